@@ -1,0 +1,297 @@
+"""The recipe: one YAML for all stages, as frozen pydantic models that load no torch.
+
+Every field carries a one-line description (its docstring); ``aac recipes show`` prints the
+resolved recipe. Derived values are properties. Whole recipes stop at each stage's ``run``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from stages.interaction.environments import EnvironmentOptions
+
+
+class Section(BaseModel):
+    """Frozen, no unknown keys, attribute docstrings become field descriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelSection(Section):
+    """The actor's starting point."""
+
+    actor: str
+    """Hugging Face folder or hub id of the causal language model to start from."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "auto"
+    """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
+    frozen: tuple[str, ...] = ()
+    """Parameters kept fixed in every stage: any whose name contains one of these texts."""
+    chat_template: Path | None = None
+    """A jinja file that replaces the tokenizer's chat template."""
+
+
+class StateSection(Section):
+    """What the actor is shown each turn: the compact state S_t."""
+
+    exchanges: int = Field(8, ge=1)
+    """Sliding window: how many of the latest exchanges are shown."""
+    max_tokens: int = Field(2048, ge=32)
+    """Token budget of the whole prompt; older exchanges leave first, the goal never."""
+    checklist: bool = True
+    """Show goals and what is already solved after each observation (F4)."""
+    tool_prompt: Literal["full", "none"] = "full"
+    """full: describe tools and call format in a system message; none: the actor knows them."""
+
+
+class SftSection(Section):
+    """Stage 1: supervised fine-tuning on (instruction, history, wanted reply)."""
+
+    data: Path | None = None
+    """JSON lines, JSON or parquet of dialogues; without it the environment demonstrates."""
+    demonstrations: int = Field(2000, ge=1)
+    """Episodes to demonstrate when there is no data file."""
+    only_successful: bool = False
+    """Keep only the dialogues marked as successful (cloning of successful episodes)."""
+    steps: int = Field(300, ge=1)
+    """Optimizer steps."""
+    batch_size: int = Field(16, ge=1)
+    """Rows per optimizer step (and device), before accumulation."""
+    gradient_accumulation: int = Field(1, ge=1)
+    """Micro-steps per optimizer step; the batch per step is batch_size times this."""
+    learning_rate: float | None = Field(None, gt=0)
+    """Peak rate; none: chosen by model size."""
+    warmup_fraction: float = Field(0.05, ge=0, le=1)
+    """Share of the steps with a rising rate; afterwards it falls linearly."""
+    max_length: int = Field(1024, ge=8)
+    """Longest row in tokens; longer dialogues lose their middle history, never the reply."""
+    validation_fraction: float = Field(0.05, ge=0, lt=1)
+    """Share of the dialogues held out for the validation loss."""
+    trainer: dict[str, Any] = {}
+    """Any further argument of TRL's SFTConfig."""
+
+
+class RewardSection(Section):
+    """Stage 2: reward model on (context, better reply, worse reply), Bradley-Terry."""
+
+    data: Path | None = None
+    """Preference rows; without it the SFT actor's replies are ranked by their outcome."""
+    base: str = "sft"
+    """Trunk: sft (the SFT actor), actor (model.actor), or a Hugging Face folder or id."""
+    tasks: int = Field(300, ge=1)
+    """Tasks to sample for preferences when there is no data file."""
+    samples_per_task: int = Field(8, ge=2)
+    """Episodes the SFT actor plays of each task."""
+    min_margin: float = Field(0.5, ge=0)
+    """Least difference of mean outcome between the better and the worse reply."""
+    held_out_fraction: float = Field(0.15, gt=0, lt=1)
+    """Share of the pairs (by task) kept for accuracy and margin."""
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the training pairs."""
+    batch_size: int = Field(16, ge=1)
+    """Pairs per optimizer step."""
+    gradient_accumulation: int = Field(1, ge=1)
+    """Micro-steps per optimizer step."""
+    learning_rate: float | None = Field(None, gt=0)
+    """Peak rate; none: chosen by model size."""
+    max_length: int = Field(1024, ge=8)
+    """Longest row in tokens; longer contexts lose their middle, never the judged reply."""
+    trainer: dict[str, Any] = {}
+    """Any further argument of TRL's RewardConfig."""
+
+
+class ActorSection(Section):
+    """How the actor is updated and how it samples."""
+
+    learning_rate: float | None = Field(None, gt=0)
+    """Peak rate; none: chosen by model size (a tenth of SFT's or less for 7B-class)."""
+    final_rate_fraction: float = Field(0.1, ge=0, le=1)
+    """The rate falls linearly to this share of its peak over the run."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradient clipping by norm."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training rollouts; log-probs are taken at the same."""
+    max_new_tokens: int = Field(96, ge=1)
+    """Longest action in tokens."""
+
+
+class ViewSection(Section):
+    """What the critic sees before action t (c_t). Each part can be switched off."""
+
+    history: bool = True
+    """Full history: all earlier actions and their results."""
+    state: bool = True
+    """The actor's own state (checklist included)."""
+    privileged: bool = True
+    """Privileged facts of the environment (gold answer, remaining sub-goals)."""
+    max_tokens: int = Field(512, ge=16)
+    """Token budget of a text view; the middle of the history is cut first."""
+
+
+class WarmUpSection(Section):
+    """Critic-only iterations before the first actor update."""
+
+    max_iterations: int = Field(2, ge=0)
+    """At most this many iterations of critic-only learning (0: none)."""
+    min_explained_variance: float = 0.0
+    """Ends early once explained variance on newest, not yet fitted episodes exceeds this."""
+
+
+class CriticSection(Section):
+    """The critic: light, separate, with its own tokenizer, text, optimizer and cadence."""
+
+    kind: Literal["v", "none"] = "v"
+    """v: value of the enriched state; none: leave-one-out mean of returns as the baseline."""
+    trunk: str = "light"
+    """light (pooled embeddings, recurrent over turns) or a Hugging Face encoder folder or id."""
+    hidden_size: int = Field(96, ge=8)
+    """Width of the light trunk."""
+    view: ViewSection = ViewSection()
+    """What it sees."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Its own rate; from scratch it needs a larger one than the actor's (see README)."""
+    steps: int = Field(30, ge=1)
+    """Optimizer steps per iteration: its own cadence."""
+    batch_size: int = Field(32, ge=1)
+    """Episodes per critic step."""
+    target_rate: float = Field(0.5, gt=0, le=1)
+    """Polyak step of the target network after each fit (1: plain copy)."""
+    target: Literal["td_lambda", "monte_carlo"] = "td_lambda"
+    """What it is fitted to."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """λ of its own targets."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradient clipping by norm."""
+    warm_up: WarmUpSection = WarmUpSection()
+    """Learning before the actor moves."""
+
+
+class PoolSection(Section):
+    """The experience pool the critic learns from."""
+
+    max_episodes: int = Field(512, ge=1)
+    """Oldest episodes leave beyond this."""
+    max_age: int = Field(8, ge=0)
+    """Critic samples are at most this many actor versions old."""
+
+
+class PpoSection(Section):
+    """The objective."""
+
+    epochs: int = Field(2, ge=1)
+    """Passes over each iteration's episodes."""
+    minibatch_episodes: int = Field(8, ge=1)
+    """Episodes per optimizer step."""
+    microbatch_tokens: int = Field(8192, ge=64)
+    """Padded tokens per forward; a minibatch is accumulated over such pieces."""
+    clip_range: float = Field(0.2, gt=0)
+    """ε of the clipped ratio."""
+    discount: float = Field(1.0, gt=0, le=1)
+    """γ per turn."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """λ over turns: nearer 1 less bias, more variance."""
+    entropy_coef: float = Field(0.01, ge=0)
+    """Entropy bonus at the start."""
+    entropy_coef_final: float = Field(0.0, ge=0)
+    """Entropy bonus at the end; it moves linearly."""
+    kl_coef: float = Field(0.05, ge=0)
+    """Weight of KL(π‖π_ref)."""
+    kl_loss: Literal["k2", "full", "k1", "k3", "in_reward"] = "k2"
+    """Estimator whose gradient is used; k2's expected gradient is that of KL(π‖π_ref)."""
+    sft_coef: float = Field(0.0, ge=0)
+    """β of the SFT loss mixed in against forgetting."""
+    whiten_min_std: float = Field(1e-4, gt=0)
+    """Below this spread advantages are only centred."""
+
+
+class RewardsSection(Section):
+    """How raw components become one reward per turn. In units of the success reward."""
+
+    weights: dict[str, float] = {}
+    """Overrides of the default proportions (success 10, sub_goal 1, right_tool 0.5, ...)."""
+    dense_cap: float = Field(0.5, ge=0, lt=1)
+    """All dense rewards of an episode together stay below this share of success."""
+    reward_model: float = Field(0.5, ge=0)
+    """Weight of the reward model's mean score, in the units of ``weights``; 0: not used."""
+    score_clip: float = Field(2.0, gt=0)
+    """Reward-model scores are cut at this many standard deviations of the SFT actor's."""
+
+
+class RlSection(Section):
+    """Stage 3: asymmetric PPO."""
+
+    iterations: int = Field(20, ge=1)
+    """Collect-and-learn iterations."""
+    episodes: int = Field(64, ge=2)
+    """Episodes per iteration, over all processes."""
+    evaluate_every: int = Field(5, ge=0)
+    """Iterations between held-out evaluations (validation split); 0: only at the end."""
+    evaluation_episodes: int = Field(64, ge=1)
+    """Episodes of each evaluation during training."""
+    keep: Literal["last", "best"] = "last"
+    """Which actor is handed over: the last, or the best on the validation split."""
+    actor: ActorSection = ActorSection()
+    """The actor."""
+    critic: CriticSection = CriticSection()
+    """The critic."""
+    pool: PoolSection = PoolSection()
+    """The experience pool."""
+    ppo: PpoSection = PpoSection()
+    """The objective."""
+    rewards: RewardsSection = RewardsSection()
+    """The reward."""
+    trainer: dict[str, Any] = {}
+    """Any further argument of TRL's PPOConfig."""
+
+
+class EvaluationSection(Section):
+    """Held-out evaluation."""
+
+    split: Literal["train", "validation", "test"] = "test"
+    """Which tasks."""
+    episodes: int = Field(256, ge=1)
+    """How many."""
+    seed: int = 1000
+    """Chooses tasks and keys the sampling; apart from the training seed."""
+    batch: int = Field(128, ge=1)
+    """Environments played at once."""
+    readiness: bool = True
+    """Between SFT and RL: sampled pass@1 and pass@8 per kind of task (B9)."""
+    readiness_tasks: int = Field(64, ge=1)
+    """Tasks of the readiness check, each sampled eight times."""
+
+
+class TrackingSection(Section):
+    """Where metrics go besides metrics.jsonl."""
+
+    report_to: tuple[str, ...] = ()
+    """transformers integrations: tensorboard, wandb, ..."""
+
+
+class Recipe(Section):
+    """One experiment, all stages."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names the run folder: runs/<name>/{sft,reward,rl}."""
+    seed: int = Field(0, ge=0)
+    """Every random number is keyed by this."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads; none: all cores."""
+    model: ModelSection
+    """The actor."""
+    environment: EnvironmentOptions
+    """The world it acts in."""
+    state: StateSection = StateSection()
+    """What it is shown."""
+    sft: SftSection = SftSection()
+    """Stage 1."""
+    reward: RewardSection = RewardSection()
+    """Stage 2."""
+    rl: RlSection = RlSection()
+    """Stage 3."""
+    evaluation: EvaluationSection = EvaluationSection()
+    """Held-out evaluation."""
+    tracking: TrackingSection = TrackingSection()
+    """Trackers."""
