@@ -198,8 +198,9 @@ class PpoSection(Section):
     """Entropy bonus at the end; it moves linearly."""
     kl_coef: float = Field(0.05, ge=0)
     """Weight of KL(π‖π_ref)."""
-    kl_loss: Literal["k2", "full", "k1", "k3", "in_reward"] = "k2"
-    """Estimator whose gradient is used; k2's expected gradient is that of KL(π‖π_ref)."""
+    kl_loss: Literal["k2", "full", "in_reward"] = "k2"
+    """k2: ½(log π/π_ref)², whose expected gradient is that of KL(π‖π_ref); full: exact sum over
+    the vocabulary; in_reward: subtracted from each turn's reward instead."""
     sft_coef: float = Field(0.0, ge=0)
     """β of the SFT loss mixed in against forgetting."""
     whiten_min_std: float = Field(1e-4, gt=0)

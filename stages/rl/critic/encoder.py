@@ -1,0 +1,77 @@
+"""The encoder trunk: any Hugging Face encoder with a regression head, reading a view as text.
+
+It brings its own tokenizer. A view longer than the budget loses the middle of its history,
+never the goal, the privileged facts or the last exchanges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from stages.rl.critic.views import View
+
+
+class EncoderTrunk(nn.Module):
+    """Mean-pooled last hidden state -> linear head, near zero at the start.
+
+    forward: list of episodes, each a list of (L_i,) token-id tensors (one per view)
+    -> (sum of views,) values.
+    """
+
+    def __init__(self, encoder: nn.Module, tokenizer: Any, *, max_tokens: int = 512) -> None:
+        super().__init__()
+        config: Any = encoder.config
+        self.encoder = encoder
+        self.head = nn.Linear(config.hidden_size, 1)
+        nn.init.normal_(self.head.weight, std=1e-2 / config.hidden_size**0.5)
+        nn.init.zeros_(self.head.bias)
+        self._tokenizer = tokenizer
+        limit = getattr(config, "max_position_embeddings", max_tokens) or max_tokens
+        self._max_tokens = min(max_tokens, limit - 2)
+
+    @classmethod
+    def load(cls, folder: str, *, max_tokens: int) -> EncoderTrunk:
+        """From a Hugging Face folder or hub id. Raises OSError/ValueError as transformers does."""
+        from transformers import AutoModel, AutoTokenizer
+
+        encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        return cls(encoder, AutoTokenizer.from_pretrained(folder), max_tokens=max_tokens)
+
+    def prepare(self, views: Sequence[View]) -> list[Tensor]:
+        """Token ids of each view, cut to the budget."""
+        return [torch.tensor(self._encode(v)) for v in views]
+
+    def forward(self, episodes: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Values of all views of the episodes, (ΣT+1,)."""
+        rows = [ids for episode in episodes for ids in episode]
+        lengths = torch.tensor([len(r) for r in rows])
+        ids = pad_sequence(rows, batch_first=True)
+        mask = torch.arange(ids.shape[1])[None] < lengths[:, None]
+        out = self.encoder(input_ids=ids, attention_mask=mask.long())
+        hidden = out.last_hidden_state.float() * mask[..., None]
+        values: Tensor = self.head(hidden.sum(1) / lengths[:, None]).squeeze(-1)
+        return values
+
+    def _encode(self, view: View) -> list[int]:
+        start = self._ids(f"goal: {view.goal}\nfacts: {view.privileged}\n")
+        end = self._ids(f"turns left: {view.turns_left}\nstate: {view.state}\n")
+        history = self._ids("\n".join(f"did: {e.action}\ngot: {e.result}" for e in view.history))
+        room = self._max_tokens - len(start) - len(end)
+        ids = start + cut_middle(history, max(room, 0)) + end
+        return self._tokenizer.build_inputs_with_special_tokens(ids[: self._max_tokens])
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def cut_middle(ids: list[int], room: int) -> list[int]:
+    """At most ``room`` ids: a quarter from the front, the rest from the end."""
+    if len(ids) <= room:
+        return ids
+    front = room // 4
+    return ids[:front] + ids[len(ids) - (room - front) :] if room else []

@@ -1,0 +1,181 @@
+"""The critic learns here: its own optimizer, rate, number of steps, target network, pool samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from stages.interaction.trajectory import Trajectory
+from stages.rl.advantages import explained_variance, gae
+from stages.rl.critic.views import View, ViewParts, critic_views
+
+Target = Literal["td_lambda", "monte_carlo"]
+
+
+class Trunk(Protocol):
+    """What a trunk offers: views to numbers once, numbers to values often."""
+
+    def prepare(self, views: Sequence[View]) -> Any:
+        """Numbers of the T + 1 views of one episode."""
+        ...
+
+    def __call__(self, episodes: Sequence[Any]) -> Tensor:
+        """(ΣT+1,) values."""
+        ...
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """How the critic is fitted: cadence and targets."""
+
+    learning_rate: float = 1e-3
+    steps: int = 30
+    batch_size: int = 32
+    target_rate: float = 0.5
+    discount: float = 1.0
+    gae_lambda: float = 0.95
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Turns of several episodes as (B, N) tensors."""
+
+    rewards: Tensor
+    values: Tensor
+    mask: Tensor
+    bootstrap: Tensor
+
+
+class CriticLearner:
+    """V(c_t) with a slow target network.
+
+    ``values`` gives each episode V(c_0) … V(c_T); the last one bootstraps if the machinery cut
+    the episode and counts 0 if the task ended it.
+    """
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        *,
+        plan: FitPlan,
+        parts: ViewParts,
+        turn_rewards: Callable[[Trajectory], list[float]],
+    ) -> None:
+        self.trunk, self.plan, self.parts = trunk, plan, parts
+        self.target = copy.deepcopy(trunk).requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(trunk.parameters(), lr=plan.learning_rate)
+        self._turn_rewards = turn_rewards
+        self._prepared: dict[tuple[int, ...], Any] = {}
+
+    def values(self, episodes: Sequence[Trajectory], *, slow: bool = False) -> list[Tensor]:
+        """V(c_0) … V(c_T) of each episode, without gradient; ``slow``: by the target network."""
+        if not episodes:
+            return []
+        with torch.no_grad():
+            return self._forward(self.target if slow else self.trunk, episodes)
+
+    def padded(self, episodes: Sequence[Trajectory], values: Sequence[Tensor]) -> Padded:
+        """Rewards, values and mask as (B, N), with the bootstrap of truncated episodes."""
+        rewards = [torch.tensor(self._turn_rewards(e)) for e in episodes]
+        cut = torch.tensor([e.truncated and not e.terminated for e in episodes])
+        last = torch.stack([v[-1] for v in values])
+        pad = torch.nn.utils.rnn.pad_sequence
+        mask = pad([torch.ones(len(e.turns), dtype=torch.bool) for e in episodes], batch_first=True)
+        return Padded(
+            rewards=pad(rewards, batch_first=True),
+            values=pad([v[:-1] for v in values], batch_first=True),
+            mask=mask,
+            bootstrap=torch.where(cut, last, 0.0),
+        )
+
+    def targets(self, episodes: Sequence[Trajectory], *, kind: Target) -> tuple[Tensor, Tensor]:
+        """What V is fitted to, recomputed with the target network: (B, N) returns and mask.
+
+        td_lambda: λ-returns; monte_carlo: λ=1. Truncated episodes bootstrap in both.
+        """
+        slow = self.padded(episodes, self.values(episodes, slow=True))
+        _, returns = gae(
+            slow.rewards,
+            slow.values,
+            slow.mask,
+            bootstrap=slow.bootstrap,
+            discount=self.plan.discount,
+            gae_lambda=1.0 if kind == "monte_carlo" else self.plan.gae_lambda,
+        )
+        return returns, slow.mask
+
+    def surprise(self, episodes: Sequence[Trajectory]) -> float:
+        """Explained variance of Monte-Carlo returns on episodes it has not been fitted to."""
+        now = self.padded(episodes, self.values(episodes))
+        _, returns = gae(
+            now.rewards,
+            now.values,
+            now.mask,
+            bootstrap=now.bootstrap,
+            discount=self.plan.discount,
+            gae_lambda=1.0,
+        )
+        return explained_variance(now.values, returns, now.mask)
+
+    def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
+        """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss (MSE)."""
+        losses = []
+        for _ in range(self.plan.steps):
+            episodes = sample(self.plan.batch_size)
+            returns, mask = self.targets(episodes, kind=kind)
+            values = self._forward(self.trunk, episodes)
+            predicted = nn.utils.rnn.pad_sequence([v[:-1] for v in values], batch_first=True)
+            loss = (predicted - returns)[mask].square().mean()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.trunk.parameters(), self.plan.max_grad_norm)
+            self.optimizer.step()
+            losses.append(float(loss.detach()))
+        self._follow()
+        return sum(losses) / max(len(losses), 1)
+
+    def forget(self, kept: Sequence[Trajectory]) -> None:
+        """Drop the prepared numbers of episodes that have left the pool."""
+        keys = {e.key for e in kept}
+        self._prepared = {k: v for k, v in self._prepared.items() if k in keys}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on: weights, target, optimizer moments."""
+        return {
+            "trunk": self.trunk.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.trunk.load_state_dict(state["trunk"])
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _forward(self, trunk: nn.Module, episodes: Sequence[Trajectory]) -> list[Tensor]:
+        flat = trunk([self._numbers(e) for e in episodes])
+        return list(flat.split([len(e.turns) + 1 for e in episodes]))
+
+    def _numbers(self, episode: Trajectory) -> Any:
+        if not episode.key:
+            return self._prepare(episode)
+        if episode.key not in self._prepared:
+            self._prepared[episode.key] = self._prepare(episode)
+        return self._prepared[episode.key]
+
+    def _prepare(self, episode: Trajectory) -> Any:
+        trunk: Any = self.trunk
+        return trunk.prepare(critic_views(episode, self.parts))
+
+    def _follow(self) -> None:
+        """Polyak step of the target network: target ← (1−τ)·target + τ·trunk."""
+        with torch.no_grad():
+            for slow, fast in zip(self.target.parameters(), self.trunk.parameters(), strict=True):
+                slow.lerp_(fast, self.plan.target_rate)

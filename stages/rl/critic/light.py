@@ -1,0 +1,146 @@
+"""The light trunk: hashed words pooled per exchange, recurrent over turns.
+
+Made for two cores: token-level critics over whole transcripts cost more than the actor there.
+Its "tokenizer" is a stable hash of lower-cased words, so it needs no files and shares nothing
+with the actor. One pass over an episode gives V(c_0) … V(c_T).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from stages.rl.critic.views import View
+
+BUCKETS = 4096
+NUMBERS = 6
+_WORD = re.compile(r"[A-Za-z]+|\d+|[<>=*]+")
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words, numbers and comparison signs of a text."""
+    return _WORD.findall(text.lower())
+
+
+def bucket(word: str) -> int:
+    """Stable bucket of a word in [0, BUCKETS); ``hash()`` would differ between processes."""
+    return zlib.crc32(word.encode()) % BUCKETS
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Several texts as one bag of buckets each: flat ids with offsets, as EmbeddingBag wants."""
+
+    ids: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Bags:
+        """One bag per text."""
+        bags = [[bucket(w) for w in words(t)] for t in texts]
+        lengths = torch.tensor([0] + [len(b) for b in bags[:-1]])
+        return cls(torch.tensor([i for b in bags for i in b]).long(), lengths.cumsum(0))
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode's views as numbers, made once and kept with the episode in the pool."""
+
+    goal: Bags
+    exchanges: Bags
+    state: Bags
+    privileged: Bags
+    numbers: Tensor
+
+    @property
+    def views(self) -> int:
+        """T + 1."""
+        return self.numbers.shape[0]
+
+
+class LightTrunk(nn.Module):
+    """GRU over exchanges; the view's other parts join at the head.
+
+    forward: list of ``Episode`` -> (sum of views,) values, episodes one after the other.
+    """
+
+    def __init__(self, hidden_size: int = 96) -> None:
+        super().__init__()
+        self.embed = nn.EmbeddingBag(BUCKETS, hidden_size, mode="mean")
+        self.recur = nn.GRU(hidden_size, hidden_size, batch_first=True)
+        self.head = nn.Sequential(
+            nn.Linear(5 * hidden_size + NUMBERS, hidden_size), nn.GELU(), nn.Linear(hidden_size, 1)
+        )
+        nn.init.normal_(self.embed.weight, std=0.3)
+        nn.init.zeros_(self.head[-1].weight)
+        nn.init.zeros_(self.head[-1].bias)
+
+    @staticmethod
+    def prepare(views: Sequence[View]) -> Episode:
+        """Turn the T + 1 views of one episode into numbers."""
+        last = views[-1]
+        return Episode(
+            goal=Bags.of([last.goal]),
+            exchanges=Bags.of([f"{e.action} {e.result}" for e in last.history] or [""]),
+            state=Bags.of([v.state for v in views]),
+            privileged=Bags.of([v.privileged for v in views]),
+            numbers=torch.tensor([_numbers(v) for v in views]),
+        )
+
+    def forward(self, episodes: Sequence[Episode]) -> Tensor:
+        """Values of all views of the episodes, (ΣT+1,)."""
+        counts = [e.views for e in episodes]
+        goals = self._embed([e.goal for e in episodes])
+        seen = self._histories(episodes, goals)
+        goal = torch.repeat_interleave(goals, torch.tensor(counts), dim=0)
+        state = self._embed([e.state for e in episodes])
+        facts = self._embed([e.privileged for e in episodes])
+        numbers = torch.cat([e.numbers for e in episodes])
+        # The product lets the head see how far the history agrees with the privileged facts.
+        features = torch.cat([goal, seen, state, facts, seen * facts, numbers], dim=-1)
+        values: Tensor = self.head(features).squeeze(-1)
+        return values
+
+    def _embed(self, bags: Sequence[Bags]) -> Tensor:
+        shift, offsets = 0, []
+        for b in bags:
+            offsets.append(b.offsets + shift)
+            shift += len(b.ids)
+        embedded: Tensor = self.embed(torch.cat([b.ids for b in bags]), torch.cat(offsets))
+        return embedded
+
+    def _histories(self, episodes: Sequence[Episode], goals: Tensor) -> Tensor:
+        """Memory before each action: row t has read exchanges 0 … t−1 and nothing later."""
+        sizes = [len(e.exchanges.offsets) for e in episodes]
+        exchanges = self._embed([e.exchanges for e in episodes]).split(sizes)
+        hidden, _ = self.recur(pad_sequence(list(exchanges), batch_first=True), goals[None])
+        rows = []
+        for i, episode in enumerate(episodes):
+            known = torch.cat([goals[i : i + 1], hidden[i, : episode.views - 1]])
+            # Without history in the view there is one empty exchange and nothing to remember.
+            rows.append(known if len(known) == episode.views else goals[i].expand(episode.views, -1))
+        return torch.cat(rows)
+
+
+def _numbers(view: View) -> list[float]:
+    facts, goal = set(words(view.privileged)), set(words(view.goal))
+    last = set(words(view.history[-1].action)) if view.history else set()
+    seen = {w for e in view.history for w in words(f"{e.action} {e.result}")}
+    return [
+        view.turn / 10,
+        view.turns_left / 10,
+        _share(facts, last),
+        _share(facts, seen),
+        _share(goal, last),
+        1.0 if view.history and "error" in view.history[-1].result.lower() else 0.0,
+    ]
+
+
+def _share(wanted: set[str], have: set[str]) -> float:
+    return len(wanted & have) / len(wanted) if wanted else 0.0

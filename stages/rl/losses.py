@@ -1,0 +1,61 @@
+"""The objective, per token. Sums are divided once per optimizer step by one global number.
+
+Every tensor is (rows, tokens) and column t speaks of token t as an action. Masks are bool,
+True = an action token.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def clipped_surrogate(
+    logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, *, clip_range: float
+) -> Tensor:
+    """−min(ρA, clip(ρ, 1−ε, 1+ε)A) with ρ = π/π_behaviour, per token.
+
+    Where the clip binds (A>0 above 1+ε, A<0 below 1−ε) the gradient is exactly zero.
+    Schulman et al. 2017, arXiv:1707.06347, eq. 7.
+
+    Args:
+        logprobs: log π of the sampled tokens, with gradient. behaviour_logprobs: at sampling.
+        advantages: of the token's turn. All of one shape.
+        clip_range: ε > 0.
+
+    Raises:
+        ValueError: shapes differ or ε is not positive.
+    """
+    if not logprobs.shape == behaviour_logprobs.shape == advantages.shape:
+        shapes = [tuple(x.shape) for x in (logprobs, behaviour_logprobs, advantages)]
+        raise ValueError(f"shapes differ: {shapes}")
+    if clip_range <= 0:
+        raise ValueError(f"clip_range is {clip_range}; it must be above 0")
+    ratio = (logprobs - behaviour_logprobs).exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    return -torch.min(ratio * advantages, clipped * advantages)
+
+
+def clip_fraction(
+    logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, *, clip_range: float
+) -> Tensor:
+    """Number of action tokens whose ratio lies outside [1−ε, 1+ε]; a scalar count."""
+    ratio = (logprobs - behaviour_logprobs).exp()
+    return (((ratio - 1).abs() > clip_range) & mask).sum()
+
+
+def masked_sum(per_token: Tensor, mask: Tensor) -> Tensor:
+    """Sum over the mask. Positions outside contribute neither value nor gradient, even if inf."""
+    if per_token.shape != mask.shape or mask.dtype != torch.bool:
+        raise ValueError(f"a bool mask of shape {tuple(per_token.shape)} expected")
+    return torch.where(mask, per_token, 0.0).sum()
+
+
+def entropy(log_policy: Tensor) -> Tensor:
+    """−Σ_v π(v) log π(v). Args: log-probabilities (..., V). Returns (...)."""
+    return -(log_policy.exp() * log_policy).sum(-1)
+
+
+def linear(start: float, end: float, progress: float) -> float:
+    """A schedule: ``start`` at progress 0, ``end`` at 1, straight between, clamped outside."""
+    return start + (end - start) * min(max(progress, 0.0), 1.0)
