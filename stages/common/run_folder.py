@@ -1,0 +1,236 @@
+"""A run folder: one stage's output, its metrics, and the file that says it is finished.
+
+A folder is *finished* when ``manifest.json`` exists; that file is written last and atomically.
+An unfinished folder carries a small marker instead, so that nothing but a run folder of ours is
+ever cleared. This module loads no torch: commands refuse bad folders before anything heavy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.common.errors import HandoffError, RunError, UsageError
+
+if TYPE_CHECKING:
+    from stages.common.manifest import Manifest
+
+MANIFEST = "manifest.json"
+MARKER = ".aac-run.json"
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """How a person asked for one stage to be run: where to, and what to do with what is there."""
+
+    output_dir: Path
+    overwrite: bool = False
+    resume: str = "auto"
+    """auto: from the newest checkpoint, if any; never: from the start; else a checkpoint folder."""
+    dry_run: bool = False
+    """Validate everything, train nothing, write nothing."""
+    quiet: bool = False
+    parents: Mapping[str, Path] = field(default_factory=dict)
+    """Run folders of earlier stages, by the keys ``sft`` and ``reward``."""
+
+
+class MetricsWriter:
+    """Appends one JSON object a line to ``metrics.jsonl``: ``step``, then ``group/name`` keys."""
+
+    def __init__(self, path: Path) -> None:
+        """``path``: the file; it is created by the first ``write``."""
+        self.path = path
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Append the values of one step. Non-finite values become null, as JSON has none."""
+        row = {"step": step} | {name: _finite(value) for name, value in values.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def keep_until(self, step: int) -> None:
+        """Drop the lines after ``step``: a resumed run writes those again."""
+        rows = [row for row in self.rows() if row["step"] <= step]
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        os.replace(temporary, self.path)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All lines so far. A last line cut short by a kill is left out."""
+        if not self.path.exists():
+            return []
+        return [row for row in map(_json_or_none, self.path.read_text("utf-8").splitlines()) if row]
+
+
+class RunFolder:
+    """The output folder of one stage, from ``open`` to ``finish``."""
+
+    def __init__(self, path: Path, request: RunRequest) -> None:
+        """Use ``RunFolder.open``."""
+        self.path = path
+        self.request = request
+        self.metrics = MetricsWriter(path / "metrics.jsonl")
+
+    @classmethod
+    def open(cls, request: RunRequest, stage: str) -> RunFolder:
+        """Check the folder, clear what is to be replaced, and make it ready to be written.
+
+        Raises HandoffError when it is finished and ``overwrite`` is off, UsageError when it holds
+        anything that is no run of this stage. A dry run checks and touches nothing.
+        """
+        path = request.output_dir
+        check_folder(request, stage)
+        run = cls(path, request)
+        run.checkpoint()
+        if request.dry_run:
+            return run
+        if request.overwrite or request.resume == "never":
+            _clear(path)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / MARKER, {"stage": stage})
+        if run.checkpoint() is None:
+            run.metrics.path.unlink(missing_ok=True)
+        return run
+
+    @property
+    def finished(self) -> bool:
+        """Whether the manifest is there."""
+        return is_finished(self.path)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the output of other libraries goes."""
+        return self.path / "log.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where resume states live: ``checkpoint-<step>`` folders, whole ones only."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self) -> Path | None:
+        """The checkpoint to resume from, or None to start afresh.
+
+        Raises UsageError when the person named one that is not there.
+        """
+        if self.request.resume == "never":
+            return None
+        if self.request.resume != "auto":
+            return _named_checkpoint(Path(self.request.resume))
+        found = [p for p in self.checkpoints.glob("checkpoint-*") if _CHECKPOINT.search(p.name)]
+        return max(found, key=checkpoint_step, default=None)
+
+    def finish(self, manifest: Manifest, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, then ``manifest.json``: from here on the stage is done."""
+        write_json(self.path / "summary.json", summary)
+        write_json(self.path / MANIFEST, manifest.to_json())
+        (self.path / MARKER).unlink(missing_ok=True)
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step in a ``checkpoint-<step>`` folder's name; -1 for other names."""
+    match = _CHECKPOINT.search(path.name)
+    return int(match.group(1)) if match else -1
+
+
+def is_finished(path: Path) -> bool:
+    """Whether ``path`` is the folder of a stage that ran to its end."""
+    return (path / MANIFEST).is_file()
+
+
+def check_folder(request: RunRequest, stage: str) -> None:
+    """Raise HandoffError or UsageError unless ``stage`` may write to the folder."""
+    path = request.output_dir
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; --output-dir must name a folder.")
+    if not path.exists() or not any(path.iterdir()):
+        return
+    if is_finished(path) and not request.overwrite:
+        raise HandoffError(
+            f"{path} already holds a finished run; pass --overwrite to replace it, "
+            "or another --output-dir."
+        )
+    owner = _owner(path)
+    if owner is None:
+        raise UsageError(
+            f"{path} holds files but is no run folder of ours, so it is left alone; "
+            "choose an empty or new --output-dir."
+        )
+    if owner != stage:
+        raise UsageError(
+            f"{path} belongs to the stage '{owner}', not to '{stage}'; choose another --output-dir."
+        )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically: a reader sees the old file or the new one, never a half."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2, default=str)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON. Raises UsageError when the file is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; check the path.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid JSON ({error}); restore or remove it.") from None
+
+
+def _owner(path: Path) -> str | None:
+    """The stage whose folder this is, or None when it is not ours."""
+    for name in (MANIFEST, MARKER):
+        if (path / name).is_file():
+            row = read_json(path / name)
+            return row.get("stage") if isinstance(row, dict) else None
+    return None
+
+
+def _clear(path: Path) -> None:
+    """Empty a run folder; the manifest goes first, so a kill leaves it unfinished, not wrong."""
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    stage = _owner(path)
+    if stage is None:
+        raise RunError(f"{path} is no run folder of ours; nothing was removed.")
+    write_json(path / MARKER, {"stage": stage})
+    (path / MANIFEST).unlink(missing_ok=True)
+    for child in path.iterdir():
+        if child.name == MARKER:
+            continue
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+
+
+def _named_checkpoint(path: Path) -> Path:
+    if not path.is_dir():
+        raise UsageError(
+            f"--resume {path} is no checkpoint folder; give one that exists, or auto, or never."
+        )
+    return path
+
+
+def _finite(value: float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _json_or_none(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
