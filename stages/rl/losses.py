@@ -1,7 +1,6 @@
 """The objective, per token. Sums are divided once per optimizer step by one global number.
 
-Every tensor is (rows, tokens) and column t speaks of token t as an action. Masks are bool,
-True = an action token.
+Tensors may have any one shape: (rows, tokens) or the action tokens alone.
 """
 
 from __future__ import annotations
@@ -36,19 +35,10 @@ def clipped_surrogate(
     return -torch.min(ratio * advantages, clipped * advantages)
 
 
-def clip_fraction(
-    logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, *, clip_range: float
-) -> Tensor:
-    """Number of action tokens whose ratio lies outside [1−ε, 1+ε]; a scalar count."""
+def clip_count(logprobs: Tensor, behaviour_logprobs: Tensor, *, clip_range: float) -> Tensor:
+    """How many tokens have a ratio outside [1−ε, 1+ε]; a scalar."""
     ratio = (logprobs - behaviour_logprobs).exp()
-    return (((ratio - 1).abs() > clip_range) & mask).sum()
-
-
-def masked_sum(per_token: Tensor, mask: Tensor) -> Tensor:
-    """Sum over the mask. Positions outside contribute neither value nor gradient, even if inf."""
-    if per_token.shape != mask.shape or mask.dtype != torch.bool:
-        raise ValueError(f"a bool mask of shape {tuple(per_token.shape)} expected")
-    return torch.where(mask, per_token, 0.0).sum()
+    return ((ratio - 1).abs() > clip_range).sum()
 
 
 def entropy(log_policy: Tensor) -> Tensor:

@@ -31,8 +31,10 @@ class EncoderTrunk(nn.Module):
         nn.init.normal_(self.head.weight, std=1e-2 / config.hidden_size**0.5)
         nn.init.zeros_(self.head.bias)
         self._tokenizer = tokenizer
+        self._before, self._after = special_frame(tokenizer)
         limit = getattr(config, "max_position_embeddings", max_tokens) or max_tokens
-        self._max_tokens = min(max_tokens, limit - 2)
+        # RoBERTa-type encoders number positions from pad + 1, so two fewer than the table are safe.
+        self._max_tokens = min(max_tokens, limit - 2) - len(self._before) - len(self._after)
 
     @classmethod
     def load(cls, folder: str, *, max_tokens: int) -> EncoderTrunk:
@@ -63,10 +65,20 @@ class EncoderTrunk(nn.Module):
         history = self._ids("\n".join(f"did: {e.action}\ngot: {e.result}" for e in view.history))
         room = self._max_tokens - len(start) - len(end)
         ids = start + cut_middle(history, max(room, 0)) + end
-        return self._tokenizer.build_inputs_with_special_tokens(ids[: self._max_tokens])
+        return [*self._before, *ids[: self._max_tokens], *self._after]
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids a tokenizer puts before and after a text ([CLS] … [SEP] and the like)."""
+    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    framed = list(tokenizer("a")["input_ids"])
+    for start in range(len(framed) - len(plain) + 1):
+        if framed[start : start + len(plain)] == plain:
+            return framed[:start], framed[start + len(plain) :]
+    return [], []
 
 
 def cut_middle(ids: list[int], room: int) -> list[int]:

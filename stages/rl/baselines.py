@@ -1,0 +1,202 @@
+"""What an action is measured against: a learned critic, or the other episodes of the rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from stages.common.seeding import keyed_generator
+from stages.interaction.trajectory import Trajectory
+from stages.rl.advantages import gae, leave_one_out, reviews, whiten
+from stages.rl.critic.learner import CriticLearner, Target
+from stages.rl.pool import ExperiencePool
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """(B, N) tensors over turns: advantages before whitening, values, reviews; mask True = turn."""
+
+    advantages: Tensor
+    values: Tensor
+    reviews: Tensor
+    mask: Tensor
+
+
+class Baseline(Protocol):
+    """One kind of baseline. ``listen`` before ``judge`` before ``learn``, once per iteration."""
+
+    def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Look at new episodes before anything is fitted to them. Metrics."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """May the actor move now?"""
+        ...
+
+    def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
+        """Advantages of every turn."""
+        ...
+
+    def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
+        """Fit to the pool. Metrics."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When and on what the critic learns, and how its judgement is discounted."""
+
+    seed: int
+    discount: float
+    gae_lambda: float
+    target: Target
+    max_age: int
+    warm_up_iterations: int
+    min_explained_variance: float
+
+
+class LearnedBaseline:
+    """GAE over turns with V(c_t) from the critic.
+
+    New episodes are judged by a critic that has not been fitted to them: V(c_t) must not know
+    how *this* episode went on. (The warm-up's episodes are judged after the critic has seen
+    them, once.) While it warms up it learns from Monte-Carlo returns and the actor stands still.
+    """
+
+    def __init__(self, critic: CriticLearner, pool: ExperiencePool, cadence: Cadence) -> None:
+        self.critic, self.pool, self.cadence = critic, pool, cadence
+        self.warm_ups = 0
+        self.warm = cadence.warm_up_iterations == 0
+
+    @property
+    def ready(self) -> bool:
+        """True once warmed up: explained variance of unseen episodes passed, or the limit came."""
+        return self.warm
+
+    def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Explained variance on the newest episodes before they are fitted; ends the warm-up."""
+        explained = self.critic.surprise(episodes)
+        if not self.warm:
+            fitted = self.warm_ups > 0  # an untrained critic's zero is not a verdict
+            good = fitted and explained > self.cadence.min_explained_variance
+            self.warm = good or self.warm_ups >= self.cadence.warm_up_iterations
+            self.warm_ups += 1
+        return {"critic/explained_variance": explained, "critic/warm": float(self.warm)}
+
+    def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
+        """GAE(γ, λ) over turns, and the review of every finished turn."""
+        now = self.critic.padded(episodes, self.critic.values(episodes))
+        advantages, _ = gae(
+            now.rewards,
+            now.values,
+            now.mask,
+            bootstrap=now.bootstrap,
+            discount=self.cadence.discount,
+            gae_lambda=self.cadence.gae_lambda,
+        )
+        reviewed = reviews(
+            now.rewards,
+            now.values,
+            now.mask,
+            bootstrap=now.bootstrap,
+            discount=self.cadence.discount,
+        )
+        return Judgement(advantages, now.values, reviewed, now.mask)
+
+    def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
+        """The critic's own number of steps on pool samples of bounded age."""
+        rng = keyed_generator(self.cadence.seed, iteration, 1)
+        ages: list[int] = []
+
+        def sample(count: int) -> list[Trajectory]:
+            drawn = self.pool.sample(
+                count, rng, version=actor_version, max_age=self.cadence.max_age
+            )
+            ages.extend(actor_version - e.actor_version for e in drawn)
+            return drawn
+
+        kind: Target = self.cadence.target if self.warm else "monte_carlo"
+        loss = self.critic.fit(sample, kind=kind)
+        self.critic.forget(self.pool.episodes)
+        mean_age = sum(ages) / max(len(ages), 1)
+        return {
+            "critic/loss": loss,
+            "critic/sample_age": mean_age,
+            "critic/steps": float(self.critic.plan.steps),
+            "critic/learning_rate": self.critic.plan.learning_rate,
+            "pool/episodes": float(len(self.pool)),
+        }
+
+
+class LeaveOneOutBaseline:
+    """No critic: return-to-go minus the mean return-to-go of the other episodes at that turn."""
+
+    ready = True
+
+    def __init__(
+        self, turn_rewards: Callable[[Trajectory], list[float]], *, discount: float
+    ) -> None:
+        self._turn_rewards, self._discount = turn_rewards, discount
+
+    def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Nothing to measure."""
+        return {}
+
+    def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
+        """Monte-Carlo returns minus the leave-one-out mean, which stands in for the value."""
+        rewards = pad_sequence(
+            [torch.tensor(self._turn_rewards(e)) for e in episodes], batch_first=True
+        )
+        turns = [torch.ones(len(e.turns), dtype=torch.bool) for e in episodes]
+        mask = pad_sequence(turns, batch_first=True)
+        nothing = torch.zeros_like(rewards)
+        _, returns = gae(
+            rewards,
+            nothing,
+            mask,
+            bootstrap=nothing[:, 0],
+            discount=self._discount,
+            gae_lambda=1.0,
+        )
+        baseline = leave_one_out(returns, mask)
+        advantages = torch.where(mask, returns - baseline, 0.0)
+        return Judgement(advantages, baseline, torch.zeros_like(returns), mask)
+
+    def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
+        """Nothing to fit."""
+        return {}
+
+
+def whitened(judgement: Judgement, *, min_std: float) -> tuple[list[list[float]], dict[str, float]]:
+    """Advantages whitened over the turns of the whole rollout, per episode; and what was there."""
+    white, mean, std = whiten(judgement.advantages, judgement.mask, min_std=min_std)
+    rows = [row[mask].tolist() for row, mask in zip(white, judgement.mask, strict=True)]
+    return rows, {"advantage/mean": mean, "advantage/std": std}
+
+
+def annotated(
+    episodes: Sequence[Trajectory], judgement: Judgement, advantages: Sequence[Sequence[float]]
+) -> list[Trajectory]:
+    """The episodes with value, advantage and the critic's review noted on every turn."""
+    noted = []
+    for i, episode in enumerate(episodes):
+        turns = [
+            replace(
+                turn,
+                info=dict(turn.info)
+                | {
+                    "value": float(judgement.values[i, t]),
+                    "review": float(judgement.reviews[i, t]),
+                    "advantage": advantages[i][t],
+                },
+            )
+            for t, turn in enumerate(episode.turns)
+        ]
+        noted.append(episode.with_turns(turns))
+    return noted

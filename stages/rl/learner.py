@@ -1,0 +1,216 @@
+"""The actor learns here: one clipped-PPO update on rows, with entropy, KL and SFT mixing.
+
+The loss is a sum over action tokens divided by one number per optimizer step: the action tokens
+of the whole minibatch, over all processes and accumulation steps. No per-turn or per-episode
+mean: 1/T per episode is not the policy gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from stages.common.errors import RunError
+from stages.common.logprobs import action_log_softmax
+from stages.common.rows import Row
+from stages.rl import kl as divergence
+from stages.rl.losses import clip_count, clipped_surrogate, entropy
+from stages.rl.rows import ActorRow, RowBatch, collate, microbatches
+from stages.rl.trl_adapter import TrlPPOSetup
+
+KlLoss = Literal["k2", "full", "in_reward"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The coefficients of one update."""
+
+    clip_range: float
+    kl_coef: float
+    kl_loss: KlLoss
+    entropy_coef: float
+    sft_coef: float
+    temperature: float
+    max_grad_norm: float
+
+
+class Tally:
+    """Sums over action tokens, turned into means at the end."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.tokens = 0
+        self._apart: dict[str, tuple[float, int]] = {}
+
+    def add(self, tokens: int, **sums: Tensor) -> None:
+        """Add sums over ``tokens`` action tokens."""
+        self.tokens += tokens
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value.detach())
+
+    def add_apart(self, name: str, total: Tensor, tokens: int) -> None:
+        """A sum with a count of its own."""
+        before, count = self._apart.get(name, (0.0, 0))
+        self._apart[name] = (before + float(total.detach()), count + tokens)
+
+    def means(self) -> dict[str, float]:
+        """Per action token."""
+        means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
+        return means | {name: total / max(n, 1) for name, (total, n) in self._apart.items()}
+
+
+class ActorLearner:
+    """Epochs and minibatches over the rows of one rollout."""
+
+    def __init__(
+        self,
+        setup: TrlPPOSetup,
+        *,
+        epochs: int,
+        minibatch_episodes: int,
+        microbatch_tokens: int,
+        sft_rows: Sequence[Row] = (),
+    ) -> None:
+        self.setup, self.epochs = setup, epochs
+        self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
+        self.sft_rows = sft_rows
+        self.parameters = [p for p in setup.actor.parameters() if p.requires_grad]
+
+    def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
+        """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
+        done = []
+        for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
+            batch = collate(piece)
+            logits = self.setup.reference_logits(batch.ids)
+            log_reference = action_log_softmax(logits, batch.mask, temperature=temperature)
+            flat = log_reference.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+            for row, chosen in zip(piece, flat.split([r.actions for r in piece]), strict=True):
+                reference = torch.zeros_like(row.behaviour)
+                reference[row.mask] = chosen
+                done.append(replace(row, reference=reference))
+        return done
+
+    def update(
+        self, rows: Sequence[ActorRow], objective: Objective, rng: np.random.Generator
+    ) -> dict[str, float]:
+        """All epochs of one iteration. Returns means per action token and the gradient norm.
+
+        Raises RunError before a non-finite gradient reaches the weights.
+        """
+        tally, norms = Tally(), []
+        rows = self.with_reference(rows, objective.temperature)
+        self.setup.model.train()
+        for _ in range(self.epochs):
+            for minibatch in self._minibatches(rows, rng):
+                self._accumulate(minibatch, objective, tally)
+                if objective.sft_coef > 0:
+                    self._accumulate_sft(len(minibatch), objective.sft_coef, tally, rng)
+                norms.append(self._step(objective.max_grad_norm))
+        self.setup.model.eval()
+        means = {f"actor/{name}": value for name, value in tally.means().items()}
+        return means | {"actor/grad_norm": float(np.mean(norms)), "actor/updates": len(norms)}
+
+    def _minibatches(
+        self, rows: Sequence[ActorRow], rng: np.random.Generator
+    ) -> Iterator[list[ActorRow]]:
+        """Drawn by episode: the turns of an episode stay together."""
+        order = rng.permutation(sorted({r.episode for r in rows}))
+        for start in range(0, len(order), self.minibatch_episodes):
+            chosen = set(order[start : start + self.minibatch_episodes].tolist())
+            yield [r for r in rows if r.episode in chosen]
+
+    def _accumulate(
+        self, minibatch: Sequence[ActorRow], objective: Objective, tally: Tally
+    ) -> None:
+        """Gradients of one minibatch: summed losses over one global number of action tokens."""
+        divisor = self._over_processes(sum(r.actions for r in minibatch))
+        for piece in microbatches(minibatch, max_tokens=self.microbatch_tokens):
+            batch = collate(piece)
+            log_policy = action_log_softmax(
+                self.setup.actor_logits(batch.ids), batch.mask, temperature=objective.temperature
+            )
+            log_reference = self._full_reference(batch, objective)
+            loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
+            tally.add(log_policy.shape[0], **sums)
+            self.setup.accelerator.backward(loss / divisor)
+
+    def _full_reference(self, batch: RowBatch, objective: Objective) -> Tensor | None:
+        """log π_ref over the whole vocabulary, only where the KL loss needs it."""
+        if objective.kl_loss != "full":
+            return None
+        logits = self.setup.reference_logits(batch.ids)
+        return action_log_softmax(logits, batch.mask, temperature=objective.temperature)
+
+    def _accumulate_sft(
+        self, rows: int, coefficient: float, tally: Tally, rng: np.random.Generator
+    ) -> None:
+        """β·L_SFT: cross-entropy on as many rows of stage 1 as the minibatch has (F18)."""
+        chosen = [self.sft_rows[i] for i in rng.integers(len(self.sft_rows), size=rows)]
+        ids = pad_sequence([torch.tensor(r.input_ids) for r in chosen], batch_first=True)
+        mask = pad_sequence([torch.tensor(r.action_mask) for r in chosen], batch_first=True).bool()
+        log_policy = action_log_softmax(self.setup.actor_logits(ids), mask, temperature=1.0)
+        loss = -log_policy.gather(-1, ids[mask][:, None]).sum()
+        divisor = self._over_processes(int(mask.sum()))
+        self.setup.accelerator.backward(coefficient * loss / divisor)
+        tally.add_apart("sft_loss", loss, int(mask.sum()))
+
+    def _step(self, max_grad_norm: float) -> float:
+        norm = float(self.setup.accelerator.clip_grad_norm_(self.parameters, max_grad_norm))
+        if not math.isfinite(norm):
+            self.setup.optimizer.zero_grad(set_to_none=True)
+            raise RunError(
+                f"the actor's gradient is {norm}: nothing was written into the weights; "
+                "lower rl.actor.learning_rate or look at the rewards of the last iteration"
+            )
+        self.setup.optimizer.step()
+        self.setup.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _over_processes(self, tokens: int) -> float:
+        """Action tokens of all processes, scaled for DDP, which averages gradients over them."""
+        accelerator = self.setup.accelerator
+        if accelerator.num_processes == 1:
+            return float(max(tokens, 1))
+        total = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device), "sum")
+        return max(float(total), 1.0) / accelerator.num_processes
+
+
+def ppo_loss(
+    log_policy: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Summed over the action tokens: clipped surrogate − entropy bonus + KL.
+
+    Args:
+        log_policy: (n, V) log π at the batch's n action positions, row by row.
+        batch: rows; ``mask`` selects the n positions.
+        log_reference: (n, V), needed by ``kl_loss="full"`` only.
+
+    Returns:
+        The scalar loss and sums for the log.
+    """
+    logprobs = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+    behaviour, reference = batch.behaviour[batch.mask], batch.reference[batch.mask]
+    surrogate = clipped_surrogate(
+        logprobs, behaviour, batch.advantage[batch.mask], clip_range=objective.clip_range
+    )
+    bonus = entropy(log_policy)
+    loss = (surrogate - objective.entropy_coef * bonus).sum()
+    if objective.kl_loss == "k2":
+        loss = loss + objective.kl_coef * divergence.k2(logprobs, reference).sum()
+    elif objective.kl_loss == "full" and log_reference is not None:
+        loss = loss + objective.kl_coef * divergence.full(log_policy, log_reference).sum()
+    now = logprobs.detach()
+    return loss, {
+        "policy_loss": surrogate.sum(),
+        "approx_kl": divergence.k3(behaviour, now).sum(),
+        "kl": divergence.k3(now, reference).sum(),
+        "entropy": bonus.sum(),
+        "clip_fraction": clip_count(now, behaviour, clip_range=objective.clip_range),
+    }

@@ -1,0 +1,96 @@
+"""From episodes with advantages to the tensors of one forward.
+
+A turn is a training row of its own; where each prompt extends the last token for token, the
+turns of an episode share one row and every token is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from stages.common.rows import merge_turns
+from stages.interaction.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class ActorRow:
+    """One sequence: (L,) tensors. ``mask`` is True at action tokens; off it the floats are 0."""
+
+    ids: Tensor
+    mask: Tensor
+    behaviour: Tensor
+    """log π of the sampling policy, at the sampling temperature."""
+    advantage: Tensor
+    """The advantage of the token's turn."""
+    reference: Tensor
+    """log π_ref at the sampling temperature; 0 until ``learner`` has filled it in."""
+    episode: int
+    """Index of the episode in the batch it came from."""
+
+    @property
+    def actions(self) -> int:
+        """Number of action tokens."""
+        return int(self.mask.sum())
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows padded on the right to (B, T)."""
+
+    ids: Tensor
+    mask: Tensor
+    behaviour: Tensor
+    advantage: Tensor
+    reference: Tensor
+
+
+def actor_rows(
+    episodes: Sequence[Trajectory], advantages: Sequence[Sequence[float]]
+) -> list[ActorRow]:
+    """Rows of all episodes; ``advantages[i][t]`` belongs to turn t of episode i.
+
+    Prompt and action ids are those recorded at sampling; nothing is tokenised again.
+    """
+    rows = []
+    for i, (episode, turn_advantages) in enumerate(zip(episodes, advantages, strict=True)):
+        turns = episode.turns
+        for merged in merge_turns([(t.prompt_ids, t.action_ids) for t in turns]):
+            turn_of = torch.tensor(merged.turn_index)
+            mask = torch.tensor(merged.action_mask, dtype=torch.bool)
+            behaviour = torch.zeros(len(merged.ids))
+            advantage = torch.zeros(len(merged.ids))
+            for t in sorted(set(merged.turn_index) - {-1}):
+                behaviour[turn_of == t] = torch.tensor(turns[t].logprobs)
+                advantage[turn_of == t] = float(turn_advantages[t])
+            ids = torch.tensor(merged.ids)
+            reference = torch.zeros_like(behaviour)
+            rows.append(ActorRow(ids, mask, behaviour, advantage, reference, episode=i))
+    return rows
+
+
+def collate(rows: Sequence[ActorRow], *, fill: int = 0) -> RowBatch:
+    """Pad on the right. ``fill`` is any valid id: the mask says what counts, ids never do."""
+    return RowBatch(
+        ids=pad_sequence([r.ids for r in rows], batch_first=True, padding_value=fill),
+        mask=pad_sequence([r.mask for r in rows], batch_first=True),
+        behaviour=pad_sequence([r.behaviour for r in rows], batch_first=True),
+        advantage=pad_sequence([r.advantage for r in rows], batch_first=True),
+        reference=pad_sequence([r.reference for r in rows], batch_first=True),
+    )
+
+
+def microbatches(rows: Sequence[ActorRow], *, max_tokens: int) -> Iterator[list[ActorRow]]:
+    """Rows of like length together, each piece at most ``max_tokens`` with its padding."""
+    piece: list[ActorRow] = []
+    for row in sorted(rows, key=lambda r: len(r.ids)):
+        if piece and len(row.ids) * (len(piece) + 1) > max_tokens:
+            yield piece
+            piece = []
+        piece.append(row)
+    if piece:
+        yield piece

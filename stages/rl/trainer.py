@@ -1,0 +1,139 @@
+"""Asymmetric PPO over turns. This file only sequences calls; there is no arithmetic in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.common.seeding import keyed_generator
+from stages.interaction.trajectory import Trajectory
+from stages.rl.baselines import Baseline, annotated, whitened
+from stages.rl.learner import ActorLearner, Objective
+from stages.rl.pool import ExperiencePool
+from stages.rl.rows import actor_rows
+from stages.rl.trl_adapter import AsymmetricPPOConfig, TrlPPOSetup
+
+Episodes = list[Trajectory]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop sequences, built by ``run``."""
+
+    collect: Callable[[int, int], Episodes]
+    """(iteration, actor version) -> episodes of the current actor; dropped ones left out."""
+    score: Callable[[Sequence[Trajectory]], Episodes]
+    """Adds the reward model's raw score to every turn."""
+    measure: Callable[[Sequence[Trajectory]], dict[str, float]]
+    """Rollout metrics: reward per component, success, turns, rates."""
+    baseline: Baseline
+    pool: ExperiencePool
+    objective: Callable[[int], Objective]
+    """The coefficients at an iteration."""
+    report: Callable[[int, dict[str, float], Episodes], None]
+    """Logs one iteration: metrics.jsonl, trajectories, progress."""
+    evaluate: Callable[[int], dict[str, float]]
+    """Held-out evaluation where one is due, else {}."""
+    checkpoint: Callable[[int], None]
+    """Saves the whole state where that is due."""
+
+
+@dataclass
+class Progress:
+    """Where the run stands; all of it is in every checkpoint."""
+
+    iteration: int = 0
+    """The next iteration."""
+    actor_version: int = 0
+    """Actor updates so far."""
+    waiting: Episodes = field(default_factory=list)
+    """On-policy episodes of the warm-up, kept for the first update."""
+
+
+class AsymmetricPPOTrainer(TrlPPOSetup):
+    """TRL's PPO set-up with a multi-turn loop and a critic that lives apart."""
+
+    def __init__(
+        self,
+        config: AsymmetricPPOConfig,
+        *,
+        actor: Any,
+        reference: Any | None,
+        reward_model: Any | None,
+        tokenizer: Any,
+        **setup: Any,
+    ) -> None:
+        super().__init__(
+            config,
+            actor=actor,
+            reference=reference,
+            reward_model=reward_model,
+            tokenizer=tokenizer,
+            **setup,
+        )
+        self.progress = Progress()
+        self.clock = Clock()
+
+    def train(self, parts: Parts, learner: ActorLearner, *, iterations: int) -> None:
+        """Collect, score, pool, judge, fit the critic, update the actor, log; over and over.
+
+        The critic judges the new episodes before it is fitted to them, so that the baseline
+        cannot know how they went on.
+        """
+        now, clock = self.progress, self.clock
+        while now.iteration < iterations:
+            with clock("rollout"):
+                episodes = parts.collect(now.iteration, now.actor_version)
+            with clock("score"):
+                episodes = parts.score(episodes)
+            parts.pool.add(now.iteration, episodes)
+            metrics = parts.measure(episodes)
+
+            with clock("critic"):
+                metrics |= parts.baseline.listen(episodes)
+                now.waiting += episodes
+                if parts.baseline.ready:
+                    judgement = parts.baseline.judge(now.waiting)
+                metrics |= parts.baseline.learn(now.iteration, now.actor_version)
+            if parts.baseline.ready:
+                with clock("actor"):
+                    advantages, spread = whitened(judgement, min_std=self.args.whiten_min_std)
+                    rows = actor_rows(now.waiting, advantages)
+                    objective = parts.objective(now.iteration)
+                    rng = keyed_generator(self.args.seed, now.iteration, 2)
+                    metrics |= spread | learner.update(rows, objective, rng)
+                episodes = annotated(now.waiting, judgement, advantages)[-len(episodes) :]
+                now.actor_version, now.waiting = now.actor_version + 1, []
+            self.lr_scheduler.step()
+
+            now.iteration += 1
+            with clock("evaluation"):
+                metrics |= parts.evaluate(now.iteration)
+            parts.report(now.iteration, metrics | clock.lap(), episodes)
+            parts.checkpoint(now.iteration)
+
+
+class Clock:
+    """Seconds per phase since the last lap, as ``time/<phase>_s``."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time a block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
+
+    def lap(self) -> dict[str, float]:
+        """The phases of this lap; starts the next."""
+        lap = {f"time/{phase}_s": seconds for phase, seconds in self._seconds.items()}
+        self._seconds = {}
+        return lap

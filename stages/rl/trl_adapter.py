@@ -1,0 +1,145 @@
+"""Every name of TRL's PPO that this project touches, in one file with a contract test.
+
+TRL 1.12 is the last release that carries PPO (``trl.experimental.ppo``). Its constructor sets up
+policy, reference, reward model, PEFT, accelerator, optimizer, schedule, callbacks and saving, and
+we keep all of that. Its ``train()`` is single-turn with the critic on the actor's trunk and is
+replaced by ``stages.rl.trainer``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # "experimental" notices: the pin is deliberate
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+
+@dataclass
+class AsymmetricPPOConfig(PPOConfig):  # type: ignore[misc]
+    """TRL's PPO vocabulary plus what a multi-turn run adds.
+
+    Batch sizes of TRL's single-turn loop are inert here: a recipe speaks episodes.
+    """
+
+    minibatch_episodes: int = field(default=8, metadata={"help": "Episodes per optimizer step."})
+    whiten_min_std: float = field(default=1e-4, metadata={"help": "Below it, only centre."})
+
+
+class NoValueModel(nn.Module):
+    """Parameter-free stand-in for TRL's joint value model: our critic lives apart.
+
+    TRL joins policy and value model in one module for one optimizer; this adds nothing to it.
+    """
+
+    base_model_prefix = "backbone"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = _NoBackbone()
+        self.score = nn.Identity()
+
+
+class _NoBackbone(nn.Module):
+    def forward(self, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(hidden_states=[torch.zeros(())])
+
+
+class NoRewardModel(nn.Module):
+    """Stand-in for runs without a reward model: TRL moves whatever it is given to the device."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+
+class TrlPPOSetup(PPOTrainer):  # type: ignore[misc]
+    """TRL's constructor, handed what it insists on; and its parts under our names."""
+
+    def __init__(
+        self,
+        config: AsymmetricPPOConfig,
+        *,
+        actor: Any,
+        reference: Any | None,
+        reward_model: nn.Module | None,
+        tokenizer: Any,
+        peft_config: Any | None = None,
+        callbacks: Sequence[Any] = (),
+    ) -> None:
+        stop = getattr(actor.generation_config, "eos_token_id", None)
+        super().__init__(
+            args=config,
+            processing_class=tokenizer,
+            model=actor,
+            ref_model=reference,
+            reward_model=reward_model or NoRewardModel(actor.config),
+            train_dataset=_inert_dataset(config),
+            eval_dataset=_inert_dataset(config),
+            value_model=NoValueModel(),
+            callbacks=list(callbacks) or None,
+            peft_config=peft_config,
+        )
+        # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.
+        actor.generation_config.eos_token_id = stop
+
+    @property
+    def actor(self) -> Any:
+        """The policy, unwrapped."""
+        return self.accelerator.unwrap_model(self.model).policy
+
+    def actor_logits(self, ids: Tensor) -> Tensor:
+        """(B, T, V) logits through the prepared wrapper, so that DDP and ZeRO see the forward.
+
+        Rows are padded on the right and attention is causal: no action token ever looks at
+        padding, so no mask is passed, and none can be inferred wrongly from ids.
+        """
+        output, _ = self.model(input_ids=ids, use_cache=False)
+        logits: Tensor = output.logits
+        return logits
+
+    def reference_logits(self, ids: Tensor) -> Tensor:
+        """The same by the frozen reference (adapters off where the actor carries adapters)."""
+        with torch.no_grad(), self.null_ref_context():
+            model = self.ref_model if self.ref_model is not None else self.actor
+            logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        return logits
+
+
+def ppo_config(output_dir: Path, *, iterations: int, **arguments: Any) -> AsymmetricPPOConfig:
+    """TRL's config for a run of ``iterations`` scheduler steps on whatever device there is.
+
+    Raises TypeError on an argument TRL does not know.
+    """
+    on_gpu = torch.cuda.is_available()
+    defaults: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "total_episodes": iterations,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "num_mini_batches": 1,
+        "num_sample_generations": 0,
+        "gradient_checkpointing": False,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+        "disable_tqdm": True,
+        "report_to": [],
+        "weight_decay": 0.0,
+        "adam_epsilon": 1e-8,
+    }
+    return AsymmetricPPOConfig(**(defaults | arguments))
+
+
+def _inert_dataset(config: AsymmetricPPOConfig) -> Dataset:
+    """TRL wants a dataset to size its loader; ours come from environments instead."""
+    rows = max(config.per_device_train_batch_size, config.per_device_eval_batch_size)
+    return Dataset.from_dict({"input_ids": [[0]] * rows})
