@@ -1,0 +1,81 @@
+"""Log-probs of tokens, in float32. The one place where logits and tokens are shifted.
+
+Tensors are (rows, tokens) and column t speaks of token t as an action: the model's output at
+position t-1 judges token t, so column 0 is never an action and always 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """log π(ids[b, t] | ids[b, :t]) at a sampling temperature; (B, T), float32, column 0 is 0.
+
+    ``logits`` (B, T, V) as a causal model returns them for ``ids`` (B, T), of any float type;
+    they are divided by ``temperature`` (> 0) in float32. ValueError on other shapes.
+    """
+    if logits.shape[:-1] != ids.shape:
+        raise ValueError(f"logits {tuple(logits.shape)} do not fit ids {tuple(ids.shape)}")
+    scaled = _scaled(logits[:, :-1], temperature)
+    chosen = scaled.gather(-1, ids[:, 1:, None]).squeeze(-1) - scaled.logsumexp(-1)
+    return torch.cat([chosen.new_zeros(len(ids), 1), chosen], dim=1)
+
+
+def action_logprobs_and_entropy(
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    action_mask: Tensor,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """(log-probs, entropies in nats) of the actor at its actions; each (B, T) float32, else 0.
+
+    The output layer is computed at the action positions only. Rows are padded on the right.
+    ``action_mask`` (B, T) bool: True at the tokens the actor chose. Differentiable.
+    """
+    logits = action_logits(model, input_ids, attention_mask, action_mask)
+    logp = _scaled(logits, temperature).log_softmax(-1)
+    chosen = logp.gather(-1, input_ids[action_mask][:, None]).squeeze(-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    return scatter(chosen, action_mask), scatter(entropy, action_mask)
+
+
+def action_logits(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, action_mask: Tensor
+) -> Tensor:
+    """Logits that chose each action token; (N, V) in row-major order of ``action_mask``.
+
+    Goes through the model's whole forward (DDP, ZeRO-3 and a model's own scaling of logits
+    included); only the input of its output layer is narrowed. ValueError if column 0 is chosen.
+    """
+    if action_mask.shape != input_ids.shape or action_mask.dtype != torch.bool:
+        raise ValueError(f"action_mask must be bool of shape {tuple(input_ids.shape)}")
+    if bool(action_mask[:, 0].any()):
+        raise ValueError("column 0 has no prompt before it, so it cannot be an action")
+
+    def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (args[0][:, :-1][action_mask[:, 1:]][None], *args[1:])
+
+    head = getattr(model, "module", model).get_output_embeddings()
+    hook = head.register_forward_pre_hook(narrow)
+    try:
+        output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+    finally:
+        hook.remove()
+    logits: Tensor = output.logits[0]
+    return logits
+
+
+def scatter(values: Tensor, mask: Tensor) -> Tensor:
+    """(N,) values at the True places of ``mask`` (B, T), zeros elsewhere; differentiable."""
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    return logits.float() / temperature

@@ -1,0 +1,237 @@
+"""Models and tokenizers from plain Hugging Face folders, and back into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.common.chat import stop_ids
+from stages.common.errors import HandoffError, UsageError
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
+    """The tokenizer of a folder or hub id; UsageError without a chat template.
+
+    ``chat_template``: a jinja file to use instead of the tokenizer's own. A missing pad token
+    is left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
+    """
+    from transformers import AutoTokenizer
+
+    source = _source(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"No tokenizer could be loaded from {path}: {_first(error)}") from error
+    if chat_template is not None:
+        tokenizer.chat_template = _read_template(chat_template)
+    if not tokenizer.chat_template:
+        raise UsageError(
+            f"The tokenizer of {path} has no chat template, which multi-turn dialogues need; "
+            "give one as model.chat_template (a jinja file)."
+        )
+    return tokenizer
+
+
+def load_actor(
+    path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = (), tokenizer: Any = None
+) -> Any:
+    """The causal language model of a folder or hub id.
+
+    ``dtype``: float32, bfloat16, or auto (float32 on a CPU, bfloat16 on a GPU). Parameters
+    whose name contains a text of ``frozen`` take no gradient. UsageError: missing folder,
+    pickled weights, a vocabulary smaller than ``tokenizer``'s, a text of ``frozen`` that
+    names nothing.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, _ = _load(AutoModelForCausalLM, path, dtype=_dtype(dtype))
+    if tokenizer is not None:
+        check_vocabulary(model, tokenizer, path)
+    freeze(model, frozen)
+    return model
+
+
+def load_reward_model(path: str | Path, *, dtype: str = "auto") -> Any:
+    """A trained reward model; HandoffError if its head is not in the folder's weights."""
+    from transformers import AutoModelForSequenceClassification
+
+    model, missing = _load(AutoModelForSequenceClassification, path, dtype=_dtype(dtype))
+    if missing or model.config.num_labels != 1:
+        lacking = ", ".join(sorted(missing)) or "a head with one output"
+        raise HandoffError(
+            f"{path} is no trained reward model: its weights lack {lacking}; "
+            "train one with aac train-reward."
+        )
+    return model
+
+
+def new_reward_model(path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = ()) -> Any:
+    """The trunk of ``path`` under a fresh head with one output (seeded by the caller)."""
+    from transformers import AutoModelForSequenceClassification
+
+    model, missing = _load(
+        AutoModelForSequenceClassification, path, dtype=_dtype(dtype), num_labels=1
+    )
+    head = set(_head_names(model))
+    if missing - head:
+        names = ", ".join(sorted(missing - head)[:3])
+        raise UsageError(f"The weights of {path} lack {names}; give a complete model.")
+    freeze(model, frozen)
+    return model
+
+
+def padding_id(tokenizer: Any) -> int:
+    """What to fill short rows with: the pad token, else eos, else 0. Masks say what counts."""
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(int(token) for token in known if token is not None)
+
+
+def score_padding(tokenizer: Any) -> str:
+    """The token a reward model's rows are filled with: one that never ends a reply.
+
+    Hugging Face's classification heads read the last token that is not the pad token, so a
+    pad equal to the stop token would move the place that is read.
+    """
+    ends = set(stop_ids(tokenizer))
+    own = tokenizer.pad_token_id
+    special = {k for k, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for token in [own, tokenizer.unk_token_id, tokenizer.bos_token_id, *sorted(special)]:
+        if token is not None and token not in ends:
+            return str(tokenizer.convert_ids_to_tokens(token))
+    raise UsageError(
+        "The tokenizer has no special token besides its stop token, and a reward model needs "
+        "one to pad with; add a pad_token."
+    )
+
+
+def freeze(model: Any, frozen: Iterable[str]) -> None:
+    """Stop gradients of parameters whose name contains one of the texts; each must match."""
+    parameters = dict(model.named_parameters())
+    for text in frozen:
+        hits = [name for name in parameters if text in name]
+        if not hits:
+            raise UsageError(
+                f"model.frozen has '{text}', which is in no parameter's name; "
+                f"names look like {', '.join(list(parameters)[:3])}."
+            )
+        for name in hits:
+            parameters[name].requires_grad_(False)
+
+
+def count_parameters(model: Any) -> int:
+    """Parameters in all; tied ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_vocabulary(model: Any, tokenizer: Any, path: str | Path) -> None:
+    """UsageError if the tokenizer can produce ids the model has no embedding for."""
+    rows, tokens = model.get_input_embeddings().num_embeddings, len(tokenizer)
+    if rows < tokens:
+        raise UsageError(
+            f"The model of {path} has {rows} embeddings but its tokenizer {tokens} tokens; "
+            "give the tokenizer that belongs to the model."
+        )
+
+
+def save_folder(
+    model: Any,
+    tokenizer: Any,
+    path: Path,
+    *,
+    card: str = "",
+    state_dict: Mapping[str, Any] | None = None,
+) -> None:
+    """A plain Hugging Face folder: weights, tokenizer, chat template, generation config, card.
+
+    The generation config is told every stop token, so that other programs stop there too.
+    ``state_dict``: weights gathered elsewhere (sharded training).
+    """
+    _set_generation(model, tokenizer)
+    model.save_pretrained(path, state_dict=state_dict)
+    tokenizer.save_pretrained(path)
+    name = type(model).__name__
+    text = card or f"Trained with aac. Architecture: {name}."
+    (path / "README.md").write_text(f"---\nlibrary_name: transformers\n---\n\n{text}\n", "utf-8")
+
+
+def _set_generation(model: Any, tokenizer: Any) -> None:
+    """Stop and pad ids for other programs; a config that could not be saved is replaced."""
+    config = getattr(model, "generation_config", None)
+    if config is None:
+        return
+    stops = stop_ids(tokenizer, config)
+    try:
+        config.validate(strict=True)
+    except ValueError:  # sampling flags that contradict each other, common in older models
+        model.generation_config = config = type(config)(bos_token_id=tokenizer.bos_token_id)
+    config.eos_token_id = list(stops) if len(stops) > 1 else stops[0]
+    config.pad_token_id = padding_id(tokenizer)
+
+
+def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set[str]]:
+    """(model, names of parameters that the weights lack)."""
+    source = _source(path)
+    _refuse_pickles(Path(source))
+    try:
+        model, info = architecture.from_pretrained(
+            source, use_safetensors=True, output_loading_info=True, **options
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"No model could be loaded from {path}: {_first(error)}") from error
+    return model, set(info["missing_keys"])
+
+
+def _source(path: str | Path) -> str:
+    """The folder or hub id, told apart from a mistyped folder before any network is asked."""
+    text = str(path)
+    if Path(text).is_dir():
+        return text
+    parent = Path(text).parent
+    mistyped = parent != Path() and parent.is_dir()
+    if mistyped or Path(text).is_file() or not _HUB_ID.fullmatch(text):
+        raise UsageError(f"{text} is no folder; give a Hugging Face model folder or a hub id.")
+    return text
+
+
+def _refuse_pickles(folder: Path) -> None:
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    found = sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern))
+    if found:
+        raise UsageError(
+            f"{folder} holds only pickled weights ({found[0]}), which can run code when loaded; "
+            "save the model again as safetensors."
+        )
+    raise UsageError(f"{folder} holds no weights; expected *.safetensors files in it.")
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"model.chat_template {path} cannot be read: {_first(error)}") from error
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    if name == "auto":
+        return torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    return getattr(torch, name)
+
+
+def _head_names(model: Any) -> list[str]:
+    """Parameters outside the trunk."""
+    prefix = f"{model.base_model_prefix}."
+    return [name for name, _ in model.named_parameters() if not name.startswith(prefix)]
+
+
+def _first(error: Exception) -> str:
+    """The first sentence of another library's message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
