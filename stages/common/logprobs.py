@@ -6,6 +6,7 @@ position t-1 judges token t, so column 0 is never an action and always 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,6 +45,16 @@ def action_logprobs_and_entropy(
     return scatter(chosen, action_mask), scatter(entropy, action_mask)
 
 
+def action_log_softmax(logits: Tensor, action_mask: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """log π over the vocabulary where each action token was chosen; (N, V) float32.
+
+    ``logits`` (B, T, V) of the whole rows, ``action_mask`` (B, T) bool with column 0 False; rows
+    of the result in row-major order of the mask. ValueError on other shapes.
+    """
+    _check_mask(action_mask, logits.shape[:-1])
+    return _scaled(logits[:, :-1][action_mask[:, 1:]], temperature).log_softmax(-1)
+
+
 def action_logits(
     model: Any, input_ids: Tensor, attention_mask: Tensor, action_mask: Tensor
 ) -> Tensor:
@@ -52,10 +63,7 @@ def action_logits(
     Goes through the model's whole forward (DDP, ZeRO-3 and a model's own scaling of logits
     included); only the input of its output layer is narrowed. ValueError if column 0 is chosen.
     """
-    if action_mask.shape != input_ids.shape or action_mask.dtype != torch.bool:
-        raise ValueError(f"action_mask must be bool of shape {tuple(input_ids.shape)}")
-    if bool(action_mask[:, 0].any()):
-        raise ValueError("column 0 has no prompt before it, so it cannot be an action")
+    _check_mask(action_mask, input_ids.shape)
 
     def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (args[0][:, :-1][action_mask[:, 1:]][None], *args[1:])
@@ -73,6 +81,13 @@ def action_logits(
 def scatter(values: Tensor, mask: Tensor) -> Tensor:
     """(N,) values at the True places of ``mask`` (B, T), zeros elsewhere; differentiable."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+def _check_mask(action_mask: Tensor, shape: Sequence[int]) -> None:
+    if action_mask.shape != tuple(shape) or action_mask.dtype != torch.bool:
+        raise ValueError(f"action_mask must be bool of shape {tuple(shape)}")
+    if bool(action_mask[:, 0].any()):
+        raise ValueError("column 0 has no prompt before it, so it cannot be an action")
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
