@@ -6,7 +6,8 @@ position t-1 judges token t, so column 0 is never an action and always 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,20 +40,10 @@ def action_logprobs_and_entropy(
     ``action_mask`` (B, T) bool: True at the tokens the actor chose. Differentiable.
     """
     logits = action_logits(model, input_ids, attention_mask, action_mask)
-    logp = _scaled(logits, temperature).log_softmax(-1)
+    logp = log_softmax(logits, temperature)
     chosen = logp.gather(-1, input_ids[action_mask][:, None]).squeeze(-1)
     entropy = -(logp.exp() * logp).sum(-1)
     return scatter(chosen, action_mask), scatter(entropy, action_mask)
-
-
-def action_log_softmax(logits: Tensor, action_mask: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """log π over the vocabulary where each action token was chosen; (N, V) float32.
-
-    ``logits`` (B, T, V) of the whole rows, ``action_mask`` (B, T) bool with column 0 False; rows
-    of the result in row-major order of the mask. ValueError on other shapes.
-    """
-    _check_mask(action_mask, logits.shape[:-1])
-    return _scaled(logits[:, :-1][action_mask[:, 1:]], temperature).log_softmax(-1)
 
 
 def action_logits(
@@ -64,18 +55,34 @@ def action_logits(
     included); only the input of its output layer is narrowed. ValueError if column 0 is chosen.
     """
     _check_mask(action_mask, input_ids.shape)
+    with at_actions(getattr(model, "module", model).get_output_embeddings(), action_mask):
+        output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+    logits: Tensor = output.logits[0]
+    return logits
+
+
+@contextmanager
+def at_actions(head: Any, action_mask: Tensor) -> Iterator[None]:
+    """Inside, the output layer ``head`` sees only the inputs that chose an action token.
+
+    The model's ``logits`` then are (1, N, V), in row-major order of ``action_mask`` (B, T) bool.
+    ValueError if the mask is not bool or chooses column 0.
+    """
+    _check_mask(action_mask, action_mask.shape)
 
     def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (args[0][:, :-1][action_mask[:, 1:]][None], *args[1:])
 
-    head = getattr(model, "module", model).get_output_embeddings()
     hook = head.register_forward_pre_hook(narrow)
     try:
-        output = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        yield
     finally:
         hook.remove()
-    logits: Tensor = output.logits[0]
-    return logits
+
+
+def log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """log π over the vocabulary at a sampling temperature, float32, shape of ``logits``."""
+    return _scaled(logits, temperature).log_softmax(-1)
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:

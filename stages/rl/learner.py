@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.errors import RunError
-from stages.common.logprobs import action_log_softmax
+from stages.common.logprobs import log_softmax
 from stages.common.rows import Row
 from stages.rl import kl as divergence
 from stages.rl.losses import clip_count, clipped_surrogate, entropy
@@ -88,8 +88,8 @@ class ActorLearner:
         done = []
         for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
             batch = collate(piece)
-            logits = self.setup.reference_logits(batch.ids)
-            log_reference = action_log_softmax(logits, batch.mask, temperature=temperature)
+            logits = self.setup.reference_logits(batch.ids, batch.mask)
+            log_reference = log_softmax(logits, temperature)
             flat = log_reference.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
             for row, chosen in zip(piece, flat.split([r.actions for r in piece]), strict=True):
                 reference = torch.zeros_like(row.behaviour)
@@ -133,9 +133,8 @@ class ActorLearner:
         divisor = self._over_processes(sum(r.actions for r in minibatch))
         for piece in microbatches(minibatch, max_tokens=self.microbatch_tokens):
             batch = collate(piece)
-            log_policy = action_log_softmax(
-                self.setup.actor_logits(batch.ids), batch.mask, temperature=objective.temperature
-            )
+            logits = self.setup.actor_logits(batch.ids, batch.mask)
+            log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
             tally.add(log_policy.shape[0], **sums)
@@ -145,8 +144,8 @@ class ActorLearner:
         """log π_ref over the whole vocabulary, only where the KL loss needs it."""
         if objective.kl_loss != "full":
             return None
-        logits = self.setup.reference_logits(batch.ids)
-        return action_log_softmax(logits, batch.mask, temperature=objective.temperature)
+        logits = self.setup.reference_logits(batch.ids, batch.mask)
+        return log_softmax(logits, objective.temperature)
 
     def _accumulate_sft(
         self, rows: int, coefficient: float, tally: Tally, rng: np.random.Generator
@@ -155,7 +154,7 @@ class ActorLearner:
         chosen = [self.sft_rows[i] for i in rng.integers(len(self.sft_rows), size=rows)]
         ids = pad_sequence([torch.tensor(r.input_ids) for r in chosen], batch_first=True)
         mask = pad_sequence([torch.tensor(r.action_mask) for r in chosen], batch_first=True).bool()
-        log_policy = action_log_softmax(self.setup.actor_logits(ids), mask, temperature=1.0)
+        log_policy = log_softmax(self.setup.actor_logits(ids, mask))
         loss = -log_policy.gather(-1, ids[mask][:, None]).sum()
         divisor = self._over_processes(int(mask.sum()))
         self.setup.accelerator.backward(coefficient * loss / divisor)

@@ -19,13 +19,15 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 
+from stages.common.logprobs import at_actions
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "experimental" notices: the pin is deliberate
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 
 @dataclass
-class AsymmetricPPOConfig(PPOConfig):  # type: ignore[misc]
+class AsymmetricPPOConfig(PPOConfig):
     """TRL's PPO vocabulary plus what a multi-turn run adds.
 
     Batch sizes of TRL's single-turn loop are inert here: a recipe speaks episodes.
@@ -62,7 +64,7 @@ class NoRewardModel(nn.Module):
         self.config = config
 
 
-class TrlPPOSetup(PPOTrainer):  # type: ignore[misc]
+class TrlPPOSetup(PPOTrainer):
     """TRL's constructor, handed what it insists on; and its parts under our names."""
 
     def __init__(
@@ -97,21 +99,24 @@ class TrlPPOSetup(PPOTrainer):  # type: ignore[misc]
         """The policy, unwrapped."""
         return self.accelerator.unwrap_model(self.model).policy
 
-    def actor_logits(self, ids: Tensor) -> Tensor:
-        """(B, T, V) logits through the prepared wrapper, so that DDP and ZeRO see the forward.
+    def actor_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
+        """(n, V) logits that chose the n action tokens of right-padded rows (B, T), row by row.
 
-        Rows are padded on the right and attention is causal: no action token ever looks at
-        padding, so no mask is passed, and none can be inferred wrongly from ids.
+        Through the prepared wrapper, so that DDP and ZeRO see the forward. Attention is causal
+        and padding stands on the right: no action token ever looks at padding, so no attention
+        mask is passed, and none can be inferred wrongly from ids.
         """
-        output, _ = self.model(input_ids=ids, use_cache=False)
-        logits: Tensor = output.logits
+        with at_actions(self.actor.get_output_embeddings(), action_mask):
+            output, _ = self.model(input_ids=ids, use_cache=False)
+        logits: Tensor = output.logits[0]
         return logits
 
-    def reference_logits(self, ids: Tensor) -> Tensor:
+    def reference_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
         """The same by the frozen reference (adapters off where the actor carries adapters)."""
         with torch.no_grad(), self.null_ref_context():
             model = self.ref_model if self.ref_model is not None else self.actor
-            logits: Tensor = model(input_ids=ids, use_cache=False).logits
+            with at_actions(model.get_output_embeddings(), action_mask):
+                logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
         return logits
 
 

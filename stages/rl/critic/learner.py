@@ -1,4 +1,4 @@
-"""The critic learns here: its own optimizer, rate, number of steps, target network, pool samples."""
+"""The critic learns here: own optimizer, rate, number of steps, target network, pool samples."""
 
 from __future__ import annotations
 

@@ -74,12 +74,14 @@ class LightTrunk(nn.Module):
         super().__init__()
         self.embed = nn.EmbeddingBag(BUCKETS, hidden_size, mode="mean")
         self.recur = nn.GRU(hidden_size, hidden_size, batch_first=True)
+        last = nn.Linear(hidden_size, 1)
         self.head = nn.Sequential(
-            nn.Linear(5 * hidden_size + NUMBERS, hidden_size), nn.GELU(), nn.Linear(hidden_size, 1)
+            nn.Linear(5 * hidden_size + NUMBERS, hidden_size), nn.GELU(), last
         )
         nn.init.normal_(self.embed.weight, std=0.3)
-        nn.init.zeros_(self.head[-1].weight)
-        nn.init.zeros_(self.head[-1].bias)
+        # Values start at 0, so that an unfitted critic neither helps nor harms.
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
 
     @staticmethod
     def prepare(views: Sequence[View]) -> Episode:
@@ -124,7 +126,8 @@ class LightTrunk(nn.Module):
         for i, episode in enumerate(episodes):
             known = torch.cat([goals[i : i + 1], hidden[i, : episode.views - 1]])
             # Without history in the view there is one empty exchange and nothing to remember.
-            rows.append(known if len(known) == episode.views else goals[i].expand(episode.views, -1))
+            full = len(known) == episode.views
+            rows.append(known if full else goals[i].expand(episode.views, -1))
         return torch.cat(rows)
 
 
