@@ -1,0 +1,165 @@
+"""Sliding window of recent exchanges, with the checklist after each observation (F4).
+
+The literal texts are kept, so that while nothing has left the window every prompt extends the
+previous one and its tokens can be reused as they were sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from stages.interaction.actions import tool_prompt
+from stages.interaction.environments.base import Reset
+from stages.interaction.states.base import (
+    CountTokens,
+    StateOptions,
+    StateOverflow,
+    content_bytes,
+)
+from stages.interaction.states.checklist import render_checklist
+from stages.interaction.trajectory import ChecklistItem, Message, Turn
+
+SHORTEST_CUT = 48
+"""Observations are never cut below this many characters."""
+CUT_MARK = " ... "
+_TEMPLATE_TOKENS = 64
+"""More tokens than any chat template known to us wraps around one message."""
+
+
+class _Exchange(NamedTuple):
+    action: Message
+    observation: tuple[Message, ...]
+    line: str
+    """Checklist as it stood after this exchange."""
+
+    def messages(self, limit: int | None = None) -> list[Message]:
+        """Action and observation, the latter's texts cut to ``limit`` characters."""
+        observation = list(self.observation)
+        if limit is not None:
+            observation = [m | {"content": cut_middle(m["content"], limit)} for m in observation]
+        if self.line:
+            observation[-1] = _with_line(observation[-1], self.line)
+        return [self.action, *observation]
+
+
+class WindowState:
+    """[tools] + goal + the last ``exchanges`` exchanges, within ``max_tokens``.
+
+    Over budget the oldest exchanges leave first, then long observations lose their middle; the
+    goal and the last exchange stay.
+    """
+
+    def __init__(self, options: StateOptions, count_tokens: CountTokens) -> None:
+        self._options = options
+        self._count = count_tokens
+        self._head: list[Message] = []
+        self._line = ""
+        self._exchanges: deque[_Exchange] = deque(maxlen=options.exchanges)
+        self._rendered: deque[list[Message]] = deque(maxlen=options.exchanges)
+        self._bound = 0
+        """No fewer tokens than ``_joined`` has."""
+        self._whole = True
+        """The latest state was not cut: its token ids tell the length of ``_joined``."""
+
+    def reset(self, reset: Reset) -> None:
+        """Forget everything and start an episode."""
+        self._exchanges.clear()
+        self._rendered.clear()
+        self._line = self._checklist(reset.checklist)
+        self._head = _head(reset, full=self._options.tool_prompt == "full")
+        if self._line and self._head:
+            self._head[-1] = _with_line(self._head[-1], self._line)
+        self._bound = 2 * _TEMPLATE_TOKENS + _most_tokens(self._head)
+
+    def update(self, turn: Turn) -> None:
+        """Take in a finished turn: the literal action text and what came back."""
+        self._line = self._checklist(turn.checklist)
+        action: Message = {"role": "assistant", "content": turn.action.text}
+        observation = turn.observation or ({"role": "tool", "content": ""},)
+        exchange = _Exchange(action, tuple(observation), self._line)
+        self._exchanges.append(exchange)
+        self._rendered.append(exchange.messages())
+        new = self._rendered[-1]
+        if turn.prompt_ids and self._whole:
+            self._bound = len(turn.prompt_ids) + len(turn.action_ids) + _most_tokens(new[1:])
+        else:
+            self._bound += _most_tokens(new)
+
+    def render(self) -> list[Message]:
+        """The messages the actor is shown now. Raises StateOverflow when they cannot fit."""
+        self._whole = True
+        while not self._fits(messages := self._joined()):
+            if len(self._exchanges) < 2:
+                return self._cut()
+            # For good: what has left does not come back when a later state would have room.
+            self._exchanges.popleft()
+            self._rendered.popleft()
+        return messages
+
+    def produced(self) -> dict[str, Any]:
+        """The checklist line at the end of the latest state."""
+        return {"checklist": self._line} if self._line else {}
+
+    def _joined(self) -> list[Message]:
+        return [*self._head, *(message for exchange in self._rendered for message in exchange)]
+
+    def _fits(self, messages: list[Message]) -> bool:
+        """Counting costs a tokenisation, so a bound from what is known already goes first."""
+        if self._bound <= self._options.max_tokens:
+            return True
+        count = self._count(messages)
+        if count > self._options.max_tokens:
+            return False
+        self._bound = count
+        return True
+
+    def _cut(self) -> list[Message]:
+        """Goal and last exchange, its observations as long as the budget lets them be."""
+        self._whole = False
+        if not self._exchanges:
+            raise StateOverflow("the goal alone is longer than the token budget")
+        last = self._exchanges[-1]
+        low, high = SHORTEST_CUT, max(len(m["content"]) for m in last.observation)
+        best: list[Message] | None = None
+        while low <= high:
+            middle = (low + high + 1) // 2 if best else low
+            messages = [*self._head, *last.messages(middle)]
+            if self._count(messages) <= self._options.max_tokens:
+                best, low = messages, middle + 1
+            elif best is None:
+                break
+            else:
+                high = middle - 1
+        if best is None:
+            raise StateOverflow("the goal and the last exchange are longer than the token budget")
+        return best
+
+    def _checklist(self, items: tuple[ChecklistItem, ...]) -> str:
+        return render_checklist(items) if self._options.checklist else ""
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """At most ``limit`` characters of a text (``limit`` > 5): its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    kept = limit - len(CUT_MARK)
+    return text[: kept - kept // 2] + CUT_MARK + text[len(text) - kept // 2 :]
+
+
+def _head(reset: Reset, *, full: bool) -> list[Message]:
+    """One system message (the environment's, then the tools), then the rest of the reset."""
+    system = [str(m["content"]) for m in reset.messages if m["role"] == "system"]
+    if full and reset.tools:
+        system.append(tool_prompt(reset.tools))
+    head: list[Message] = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return head + [m for m in reset.messages if m["role"] != "system"]
+
+
+def _with_line(message: Message, line: str) -> Message:
+    content = str(message.get("content") or "")
+    return message | {"content": f"{content}\n{line}" if content else line}
+
+
+def _most_tokens(messages: list[Message]) -> int:
+    return content_bytes(messages) + _TEMPLATE_TOKENS * len(messages)
