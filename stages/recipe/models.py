@@ -17,7 +17,9 @@ from stages.interaction.environments import EnvironmentOptions
 class Section(BaseModel):
     """Frozen, no unknown keys, attribute docstrings become field descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class ModelSection(Section):
@@ -69,6 +71,8 @@ class SftSection(Section):
     """Longest row in tokens; longer dialogues lose their middle history, never the reply."""
     validation_fraction: float = Field(0.05, ge=0, lt=1)
     """Share of the dialogues held out for the validation loss."""
+    checkpoint_every: int = Field(0, ge=0)
+    """Optimizer steps between resumable checkpoints; 0: none."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's SFTConfig."""
 
@@ -98,6 +102,8 @@ class RewardSection(Section):
     """Peak rate; none: chosen by model size."""
     max_length: int = Field(1024, ge=8)
     """Longest row in tokens; longer contexts lose their middle, never the judged reply."""
+    checkpoint_every: int = Field(0, ge=0)
+    """Optimizer steps between resumable checkpoints; 0: none."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's RewardConfig."""
 
@@ -243,6 +249,8 @@ class RlSection(Section):
     """The objective."""
     rewards: RewardsSection = RewardsSection()
     """The reward."""
+    checkpoint_every: int = Field(0, ge=0)
+    """Iterations between resumable checkpoints; 0: none."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's PPOConfig."""
 

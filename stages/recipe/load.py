@@ -1,0 +1,100 @@
+"""From a YAML file and a person's overrides to a validated, frozen ``Recipe``; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stages.common.errors import UsageError
+from stages.recipe.messages import sentence, show
+from stages.recipe.models import Recipe
+from stages.recipe.schema import Known, allowed, is_number, is_path, walk
+from stages.recipe.source import apply_overrides, read_recipe
+
+# Text that may name a folder, a hub id, or one of a few words with a meaning of their own.
+_FOLDER_OR_WORD = {
+    ("model", "actor"): (),
+    ("reward", "base"): ("sft", "actor"),
+    ("rl", "critic", "trunk"): ("light",),
+}
+
+
+def load_recipe(
+    path: Path,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    *,
+    check_files: bool = True,
+) -> Recipe:
+    """Read, override and validate a recipe. Raises UsageError with one sentence.
+
+    Relative paths written in the file mean the file's own folder if they exist there, else the
+    working directory; paths in overrides mean the working directory. ``check_files``: data files
+    and folders it names must exist.
+    """
+    path = Path(path)
+    content = read_recipe(path)
+    overridden = apply_overrides(content, overrides)
+    if seed is not None:
+        content["seed"] = seed
+    _refuse_switches_as_numbers(content, path)
+    content = _resolve_paths(content, path.parent, overridden)
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(
+            sentence(error, model=Recipe, content=content, file=str(path), overrides=overrides)
+        ) from None
+    if check_files:
+        _require_files(recipe, path)
+    return recipe
+
+
+def _refuse_switches_as_numbers(content: Mapping[str, Any], path: Path) -> None:
+    """``steps: true`` would pass as 1, since Python's bool is an int."""
+    for known in walk(Recipe, content):
+        if isinstance(known.value, bool) and is_number(known.field):
+            raise UsageError(
+                f"{path}: {known.dotted} = {show(known.value)} is not allowed; "
+                f"expected {allowed(known.field)}."
+            )
+
+
+def _resolve_paths(
+    content: Mapping[str, Any], folder: Path, overridden: Sequence[tuple[str, ...]]
+) -> dict[str, Any]:
+    """A copy in which paths that exist beside the recipe point there."""
+    replaced = dict(content)
+    for known in walk(Recipe, content):
+        beside = _beside(known, folder)
+        if beside is not None and known.path not in overridden:
+            replaced = _replace(replaced, known.path, str(beside))
+    return replaced
+
+
+def _beside(known: Known, folder: Path) -> Path | None:
+    """The path beside the recipe that a value means, or None when it is to stay as it is."""
+    names_folder = known.path in _FOLDER_OR_WORD and known.value not in _FOLDER_OR_WORD[known.path]
+    if not isinstance(known.value, str) or not (names_folder or is_path(known.field)):
+        return None
+    given = Path(known.value).expanduser()
+    beside = given if given.is_absolute() else folder / given
+    return beside if beside.exists() else None
+
+
+def _replace(content: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    head, *rest = path
+    inner = _replace(content[head], tuple(rest), value) if rest else value
+    return {**content, head: inner}
+
+
+def _require_files(recipe: Recipe, path: Path) -> None:
+    for known in walk(Recipe, recipe):
+        if isinstance(known.value, Path) and is_path(known.field) and not known.value.exists():
+            raise UsageError(
+                f"{path}: {known.dotted} = {show(str(known.value))} does not exist, neither beside "
+                f"the recipe nor in {Path.cwd()}; correct the path."
+            )

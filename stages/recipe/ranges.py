@@ -1,0 +1,156 @@
+"""Usual ranges of hyper-parameters, by model size (F27), and what to watch outside of them.
+
+Learning rates fall with size: a model of half a million weights trained from scratch needs a
+hundred times the rate of a pretrained 7B one. Sources: the ranges asked for in the project's
+mission for 7B-class models; our own runs for the smaller ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stages.recipe.models import Recipe
+
+Stage = Literal["sft", "reward", "rl"]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A usual range, both ends included, and the value taken when a recipe names none."""
+
+    low: float
+    high: float
+    default: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is usual (with room for rounding)."""
+        return self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """Learning rates and entropy bonus that suit models of up to ``parameters`` weights."""
+
+    name: str
+    parameters: float
+    rates: dict[Stage, Usual]
+    entropy: Usual
+
+
+SIZES = (
+    SizeClass(
+        "tiny models",
+        10e6,
+        {
+            "sft": Usual(1e-4, 3e-3, 5e-4),
+            "reward": Usual(1e-4, 3e-3, 5e-4),
+            "rl": Usual(3e-5, 5e-4, 3e-4),
+        },
+        Usual(0.0, 0.05, 0.01),
+    ),
+    SizeClass(
+        "models below 0.5B",
+        0.5e9,
+        {
+            "sft": Usual(1e-5, 1e-3, 1e-4),
+            "reward": Usual(5e-6, 5e-4, 5e-5),
+            "rl": Usual(1e-6, 3e-4, 1e-5),
+        },
+        Usual(0.0, 0.05, 0.01),
+    ),
+    SizeClass(
+        "models of 0.5B to 3B",
+        3e9,
+        {
+            "sft": Usual(5e-6, 1e-4, 2e-5),
+            "reward": Usual(2e-6, 5e-5, 1e-5),
+            "rl": Usual(1e-6, 1e-5, 2e-6),
+        },
+        Usual(0.01, 0.05, 0.01),
+    ),
+    SizeClass(
+        "7B-class models",
+        float("inf"),
+        {
+            "sft": Usual(5e-6, 5e-5, 2e-5),
+            "reward": Usual(2e-6, 2e-5, 1e-5),
+            "rl": Usual(1e-6, 5e-6, 1e-6),
+        },
+        Usual(0.01, 0.05, 0.01),
+    ),
+)
+
+CLIP_RANGE = Usual(0.1, 0.2, 0.2)
+GAE_LAMBDA = Usual(0.9, 0.99, 0.95)
+KL_COEF = Usual(0.01, 0.1, 0.05)
+# A pretrained model forgets when RL's rate comes near SFT's (F21).
+_MOST_RL_OF_SFT = 0.1
+
+
+def size_class(parameters: int) -> SizeClass:
+    """The class a model of this many weights belongs to."""
+    return next(size for size in SIZES if parameters <= size.parameters)
+
+
+def default_learning_rate(stage: Stage, parameters: int) -> float:
+    """The rate a stage takes for a model of this size when the recipe names none."""
+    return size_class(parameters).rates[stage].default
+
+
+def learning_rates(recipe: Recipe, parameters: int) -> dict[Stage, float]:
+    """The rate of each stage: the recipe's, else the default for the model's size."""
+    given: dict[Stage, float | None] = {
+        "sft": recipe.sft.learning_rate,
+        "reward": recipe.reward.learning_rate,
+        "rl": recipe.rl.actor.learning_rate,
+    }
+    return {
+        stage: default_learning_rate(stage, parameters) if rate is None else rate
+        for stage, rate in given.items()
+    }
+
+
+def advice(recipe: Recipe, parameters: int) -> list[str]:
+    """One line for each value outside its usual range; empty when all is usual.
+
+    ``parameters`` counts the actor's weights.
+    """
+    size, ppo = size_class(parameters), recipe.rl.ppo
+    rates = learning_rates(recipe, parameters)
+    checks = [
+        ("sft.learning_rate", rates["sft"], size.rates["sft"], "the validation loss for a rise"),
+        ("reward.learning_rate", rates["reward"], size.rates["reward"], "the held-out accuracy"),
+        ("rl.actor.learning_rate", rates["rl"], size.rates["rl"], "actor/kl for surges"),
+        ("rl.ppo.clip_range", ppo.clip_range, CLIP_RANGE, "actor/clip_fraction and actor/kl"),
+        ("rl.ppo.gae_lambda", ppo.gae_lambda, GAE_LAMBDA, "critic/explained_variance"),
+        ("rl.ppo.kl_coef", ppo.kl_coef, KL_COEF, "actor/kl and episode/success together"),
+        ("rl.ppo.entropy_coef", ppo.entropy_coef, size.entropy, "actor/entropy for a collapse"),
+    ]
+    lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
+    return lines + _relations(recipe, rates, size)
+
+
+def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:
+    return f"{path} = {value:g} is outside the usual {usual} for {size}; watch {watch}."
+
+
+def _relations(recipe: Recipe, rates: dict[Stage, float], size: SizeClass) -> list[str]:
+    """Values that are unusual only beside another one."""
+    lines = []
+    pretrained = size is not SIZES[0]
+    if pretrained and rates["rl"] > _MOST_RL_OF_SFT * rates["sft"] * (1 + 1e-9):
+        lines.append(
+            f"rl.actor.learning_rate = {rates['rl']:g} is more than a tenth of sft.learning_rate = "
+            f"{rates['sft']:g}; watch a clean evaluation for forgetting."
+        )
+    if recipe.rl.ppo.entropy_coef_final > recipe.rl.ppo.entropy_coef:
+        lines.append(
+            f"rl.ppo.entropy_coef_final = {recipe.rl.ppo.entropy_coef_final:g} is above "
+            f"rl.ppo.entropy_coef = {recipe.rl.ppo.entropy_coef:g}; usually the bonus falls, "
+            "watch actor/entropy for a rise at the end."
+        )
+    return lines

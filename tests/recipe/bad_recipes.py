@@ -1,0 +1,227 @@
+"""Recipes that a person might get wrong, and what the one sentence about each must name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+GOOD = """\
+name: demo
+model: {actor: some-base}
+environment: {name: sql}
+"""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """``text`` is the file's content (None: no such file); ``names`` must occur in the message."""
+
+    id: str
+    text: str | None
+    names: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> Path:
+        """The recipe's path below ``folder``; its name always occurs in the message."""
+        path = folder / "mine.yaml"
+        if self.text is not None:
+            path.write_text(self.text, encoding="utf-8")
+        return path
+
+
+CASES = (
+    # unknown key
+    Bad(
+        "unknown key, near one of its section",
+        GOOD + "rl: {ppo: {clip_rang: 0.2}}",
+        ("rl.ppo.clip_rang is no known key", "did you mean rl.ppo.clip_range"),
+    ),
+    Bad(
+        "known key in the wrong section",
+        GOOD + "rl: {clip_range: 0.2}",
+        ("rl.clip_range is no known key", "did you mean rl.ppo.clip_range"),
+    ),
+    Bad(
+        "unknown key, near nothing",
+        GOOD + "zzz: 1",
+        ("zzz is no known key", "known keys: name, seed, threads, model"),
+    ),
+    Bad(
+        "unknown section", GOOD + "rewards: {}", ("rewards is no known key", "did you mean reward")
+    ),
+    Bad(
+        "unknown key of the environment",
+        "name: d\nmodel: {actor: b}\nenvironment: {name: sql, max_turn: 3}",
+        ("environment.max_turn is no known key", "did you mean environment.max_turns"),
+    ),
+    Bad(
+        "unknown key deep in the environment",
+        "name: d\nmodel: {actor: b}\nenvironment: {name: sql, expert: {wrong_agregate: 1}}",
+        ("environment.expert.wrong_agregate", "did you mean environment.expert.wrong_aggregate"),
+    ),
+    Bad(
+        "misspelt required key",
+        "name: d\nmodel: {actr: b}\nenvironment: {name: sql}",
+        ("model.actr is no known key", "did you mean model.actor", "1 more problem"),
+    ),
+    # missing
+    Bad(
+        "missing section",
+        "name: d\nenvironment: {name: sql}",
+        ("model is missing", "a section with the keys actor"),
+    ),
+    Bad("missing key", "name: d\nmodel: {}\nenvironment: {name: sql}", ("model.actor is missing",)),
+    # wrong type
+    Bad(
+        "text for a number",
+        GOOD + "sft: {steps: many}",
+        ("sft.steps = 'many'", "a whole number of at least 1"),
+    ),
+    Bad("fraction for a count", GOOD + "sft: {steps: 2.5}", ("sft.steps = 2.5", "a whole number")),
+    Bad("switch for a number", GOOD + "sft: {steps: true}", ("sft.steps = true", "a whole number")),
+    Bad(
+        "number for text",
+        "name: d\nmodel: {actor: 7}\nenvironment: {name: sql}",
+        ("model.actor = 7", "text"),
+    ),
+    Bad("list for a section", GOOD + "rl: [1]", ("rl = [1]", "a section with the keys iterations")),
+    Bad(
+        "value for a section",
+        GOOD + "rl: {ppo: 3}",
+        ("rl.ppo = 3", "a section with the keys epochs"),
+    ),
+    Bad(
+        "text for a switch",
+        GOOD + "state: {checklist: perhaps}",
+        ("state.checklist = 'perhaps'", "true or false"),
+    ),
+    Bad(
+        "value for a list",
+        GOOD + "tracking: {report_to: 5}",
+        ("tracking.report_to = 5", "a list of text"),
+    ),
+    Bad(
+        "wrong item of a list",
+        "name: d\nmodel: {actor: b, frozen: [1]}\nenvironment: {name: sql}",
+        ("model.frozen.0 = 1", "a list of text"),
+    ),
+    Bad(
+        "text for a number in a mapping",
+        GOOD + "rl: {rewards: {weights: {success: big}}}",
+        ("rl.rewards.weights.success = 'big'", "a mapping"),
+    ),
+    Bad(
+        "null where a value is needed",
+        GOOD + "sft: {steps: null}",
+        ("sft.steps = null", "a whole number"),
+    ),
+    # out of range
+    Bad(
+        "too small",
+        GOOD + "rl: {ppo: {clip_range: 0}}",
+        ("rl.ppo.clip_range = 0", "a number above 0"),
+    ),
+    Bad(
+        "too large",
+        GOOD + "rl: {ppo: {discount: 1.5}}",
+        ("rl.ppo.discount = 1.5", "above 0 and of at most 1"),
+    ),
+    Bad("negative", GOOD + "seed: -1", ("seed = -1", "a whole number of at least 0")),
+    Bad(
+        "not finite",
+        GOOD + "rl: {ppo: {kl_coef: .inf}}",
+        ("rl.ppo.kl_coef = inf", "a number of at least 0"),
+    ),
+    Bad(
+        "not a number",
+        GOOD + "rl: {ppo: {kl_coef: .nan}}",
+        ("rl.ppo.kl_coef = nan", "a number of at least 0"),
+    ),
+    Bad(
+        "optional and out of range",
+        GOOD + "sft: {learning_rate: -1e-4}",
+        ("sft.learning_rate = -0.0001", "a number above 0 or null"),
+    ),
+    Bad(
+        "unknown choice",
+        GOOD + "rl: {ppo: {kl_loss: ful}}",
+        ("rl.ppo.kl_loss = 'ful'", "one of k2, full, in_reward", "did you mean full"),
+    ),
+    Bad(
+        "name that is no folder name",
+        "name: a/b\nmodel: {actor: b}\nenvironment: {name: sql}",
+        ("name = 'a/b'", "text that matches"),
+    ),
+    Bad(
+        "rule of the environment",
+        "name: d\nmodel: {actor: b}\nenvironment: {name: sql, templates: [cuont]}",
+        ("environment is not allowed", "cuont", "known: count_filter"),
+    ),
+    # missing file
+    Bad("no such recipe", None, ("does not exist",)),
+    Bad(
+        "no such data",
+        GOOD + "sft: {data: no/such.jsonl}",
+        ("sft.data = 'no/such.jsonl' does not exist", "correct the path"),
+    ),
+    Bad(
+        "no such database",
+        "name: d\nmodel: {actor: b}\n"
+        "environment: {name: sql, database: a.sqlite, questions: q.jsonl}",
+        ("environment.database = 'a.sqlite' does not exist",),
+    ),
+    # empty or malformed
+    Bad("empty", "", ("is empty", "name, model and environment")),
+    Bad("comments only", "# nothing yet\n", ("is empty",)),
+    Bad("a list", "- name: demo", ("holds a list", "expected a mapping")),
+    Bad("a word", "quickstart", ("holds only the value 'quickstart'", "expected a mapping")),
+    Bad("broken indentation", "name: d\n model: {actor: b}", ("line 2", "not valid YAML")),
+    Bad("open bracket", "name: d\nmodel: {actor: b", ("line 2", "not valid YAML")),
+    Bad("tab", "name: d\nmodel:\n\tactor: b", ("line 3, column 1", "not valid YAML")),
+    Bad("python object", "name: !!python/object:os.system {}", ("not valid YAML",)),
+    Bad("key twice", GOOD + "seed: 1\nseed: 2", ("line 5", "the key 'seed' stands twice")),
+    Bad("binary", "\x00\x01", ("not valid YAML",)),
+    # unknown environment
+    Bad(
+        "unknown environment",
+        "name: d\nmodel: {actor: b}\nenvironment: {name: sqll}",
+        ("environment.name = 'sqll'", "sql", "did you mean sql"),
+    ),
+    Bad(
+        "environment without keys",
+        "name: d\nmodel: {actor: b}\nenvironment: sql",
+        ("environment = 'sql'", "a section with the keys name"),
+    ),
+    # overrides
+    Bad(
+        "unknown key in an override",
+        GOOD,
+        ("--set rl.ppo.clip_rang=0.3", "did you mean rl.ppo.clip_range"),
+        ("rl.ppo.clip_rang=0.3",),
+    ),
+    Bad(
+        "bad value in an override",
+        GOOD,
+        ("--set sft.steps=x", "sft.steps = 'x'", "a whole number"),
+        ("sft.steps=x",),
+    ),
+    Bad(
+        "override without a value",
+        GOOD,
+        ("--set sft.steps is not understood", "path=value"),
+        ("sft.steps",),
+    ),
+    Bad(
+        "override below a plain value",
+        GOOD,
+        ("--set name.a=1", "name is a plain value"),
+        ("name.a=1",),
+    ),
+    Bad("malformed override", GOOD, ("--set sft.steps=[", "not valid YAML"), ("sft.steps=[",)),
+    Bad(
+        "override with empty parts",
+        GOOD,
+        ("--set sft..steps=1 is not understood",),
+        ("sft..steps=1",),
+    ),
+)

@@ -1,0 +1,74 @@
+"""Every recipe in the repository loads, says what it is for, and is counted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.recipe.describe import describe
+from stages.recipe.load import load_recipe
+from stages.recipe.models import Recipe
+from stages.recipe.ranges import advice
+from stages.recipe.schema import walk
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+# Raise it with every recipe that is added, so that none is left out of these tests unnoticed.
+COUNT = 2
+HEADER = ("purpose", "hardware", "expected", "launch")
+
+
+def test_recipes_are_counted():
+    assert [p.name for p in RECIPES] and len(RECIPES) == COUNT
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipe_loads_from_any_folder_and_is_named_after_its_file(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(path).name == path.stem
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipe_says_purpose_hardware_result_and_launch_line(path):
+    header = re.match(r"(#.*\n)+", path.read_text())
+    assert header, "a recipe begins with a comment"
+    for word in HEADER:
+        assert re.search(rf"^# {word}: +\S", header.group(), re.IGNORECASE | re.MULTILINE)
+    assert f"aac run recipes/{path.name}" in header.group()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipe_stays_in_the_usual_ranges(path):
+    recipe = load_recipe(path)
+    assert advice(recipe, _parameters(Path(recipe.model.actor))) == []
+
+
+@pytest.mark.parametrize("comments", [True, False])
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_described_recipe_is_the_same_recipe(path, comments):
+    recipe = load_recipe(path)
+    again = Recipe.model_validate(yaml.safe_load(describe(recipe, comments=comments)))
+    assert again == recipe
+
+
+def test_every_key_has_one_line_that_describes_it():
+    missing = [k.dotted for k in walk(Recipe, {}) if not (k.field.description or "").strip()]
+    assert missing == []
+
+
+def _parameters(folder: Path) -> int:
+    """Weights of a local model, from the header of its safetensors files."""
+    import math
+
+    from safetensors import safe_open
+
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="numpy") as tensors:
+            names = tensors.keys()
+            total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    assert total, f"{folder} holds no weights"
+    return total
