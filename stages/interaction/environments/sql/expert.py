@@ -1,0 +1,170 @@
+"""The scripted analyst: acts on what it sees, with systematic mistakes on demand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stages.interaction.environments.sql import questions
+from stages.interaction.environments.sql.options import ExpertOptions
+from stages.interaction.environments.sql.questions import Question
+from stages.interaction.environments.sql.world import CHILD, PARENT
+from stages.interaction.trajectory import Message
+
+
+def call_text(name: str, **arguments: Any) -> str:
+    """An assistant turn in canonical form: one JSON call."""
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+
+
+class Expert:
+    """A policy ``(observations so far) -> action text`` for one episode.
+
+    It knows the usual names of each concept and finds the ones in use by listing and
+    describing; every decision, recovery included, follows from the newest observation.
+    ``actual`` (the true names) serves only to choose names that do not exist, so that a
+    guess fails and the recovery can be seen.
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[Question],
+        options: Mapping[str, tuple[str, ...]],
+        actual: Mapping[str, str],
+        habits: ExpertOptions,
+        rng: random.Random,
+    ):
+        self._asked = list(asked)
+        self._options = options
+        self._actual = actual
+        self._habits = habits
+        self._rng = rng
+        self._names: dict[str, str] = {}
+        self._tables: list[str] = []
+        self._described: set[str] = set()
+        self._last: tuple[str, str] = ("", "")
+        self._index = -1
+
+    def __call__(self, observations: Sequence[Message]) -> str:
+        """The next action; ``observations`` are the environment's messages, newest last."""
+        newest = observations[-1]
+        if newest["role"] == "user":
+            self._begin()
+        else:
+            self._observe(_visible(str(newest["content"])))
+        if self._repeat_at == 0 and self._last[0] in ("list_tables", "describe", "query"):
+            self._repeat_at = -1
+            return self._emit(*self._last)
+        self._repeat_at -= 1
+        return self._emit(*self._next())
+
+    def _begin(self) -> None:
+        """Take up the next question and decide which mistakes will be made in it."""
+        self._index = min(self._index + 1, len(self._asked) - 1)
+        question = self._asked[self._index]
+        self._question = mistaken(question, self._habits, self._rng)
+        two = question.template == "two_step"
+        self._skip = two and self._happens(self._habits.skipped_step)
+        self._guess_table = not self._tables and self._happens(self._habits.guessed_table)
+        self._guess_column = self._happens(self._habits.guessed_column)
+        self._repeat_at = self._rng.randint(1, 3) if self._happens(self._habits.redundant_call) else -1
+        self._key, self._result = "", ""
+
+    def _happens(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _observe(self, text: str) -> None:
+        """Learn from the newest observation, in the light of the call that caused it."""
+        tool, argument = self._last
+        if text.startswith("error"):
+            return
+        if tool == "list_tables":
+            self._tables = text.split(", ")
+            for role in (CHILD, PARENT):
+                self._find(role, self._tables)
+        elif tool == "describe":
+            self._described.add(argument)
+            columns = [part.split(" ")[0] for part in text.split(", ")]
+            for concept in self._options:
+                self._find(concept, columns)
+        elif tool == "query" and self._question.template == "two_step" and not self._key:
+            if self._skip:
+                self._result = text
+            self._key = text
+        elif tool == "query":
+            self._result = text
+
+    def _find(self, concept: str, candidates: Sequence[str]) -> None:
+        for name in self._options[concept]:
+            if name in candidates:
+                self._names.setdefault(concept, name)
+
+    def _next(self) -> tuple[str, str]:
+        question = self._question
+        if self._result:
+            return "answer", self._result
+        if self._guess_table:
+            self._guess_table = False
+            return "describe", self._wrong_name(question.roles[0])
+        if not self._tables:
+            return "list_tables", ""
+        missing = [self._names[r] for r in question.roles if self._names[r] not in self._described]
+        if missing and self._guess_column:
+            self._guess_column = False
+            return "query", self._statement(self._guessed_names())
+        if missing:
+            return "describe", missing[0]
+        return "query", self._statement(self._names)
+
+    def _statement(self, names: Mapping[str, str]) -> str:
+        question = self._question
+        if question.template != "two_step":
+            return questions.sql(question, names)
+        if self._skip:
+            return questions.second_step(question, names, str(question.value))
+        if not self._key:
+            return questions.first_step(question, names)
+        return questions.second_step(question, names, self._key)
+
+    def _guessed_names(self) -> dict[str, str]:
+        """Known names, and a wrong one for every column that is not known yet."""
+        guessed = {c: self._wrong_name(c) for c in self._options if c not in self._names}
+        return {**guessed, **self._names}
+
+    def _wrong_name(self, concept: str) -> str:
+        wrong = [n for n in self._options[concept] if n != self._actual[concept]]
+        return self._rng.choice(wrong or [self._options[concept][0] + "_x"])
+
+    def _emit(self, tool: str, argument: str) -> str:
+        self._last = (tool, argument)
+        if tool == "list_tables":
+            return call_text(tool)
+        return call_text(tool, **{{"describe": "table", "query": "sql", "answer": "value"}[tool]: argument})
+
+
+def mistaken(question: Question, habits: ExpertOptions, rng: random.Random) -> Question:
+    """The question as a careless analyst understands it: the same mistake every time."""
+    draws = {name: rng.random() < getattr(habits, name) for name in type(habits).model_fields}
+    joined = question.template.startswith("join")
+    if draws["wrong_aggregate"] and question.function in ("MAX", "MIN"):
+        question = replace(question, function="SUM")
+    if draws["dropped_join_filter"] and joined:
+        question = replace(question, filter="", operator="=", value="")
+    if draws["dropped_filter"] and question.template in ("count_filter", "aggregate"):
+        question = replace(question, filter="", operator="=", value="")
+    if draws["wrong_operator"] and question.operator == ">":
+        question = replace(question, operator="<")
+    if draws["wrong_order"] and question.order == "ASC":
+        question = replace(question, order="DESC")
+    return question
+
+
+def _visible(text: str) -> str:
+    """An observation without the checklist a state may have put under it."""
+    lines = text.split("\n")
+    while len(lines) > 1 and lines[-1][:4] in ("[x] ", "[ ] "):
+        lines.pop()
+    return "\n".join(lines)

@@ -1,0 +1,104 @@
+"""Options of the ``sql`` environment: plain data, importable without anything heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+TEMPLATES = (
+    "count_filter",
+    "count_compare",
+    "aggregate",
+    "lookup",
+    "group",
+    "join_count",
+    "join_aggregate",
+    "two_step",
+)
+"""Question templates in rising difficulty; the kind of a generated task."""
+
+UNSEEN_DOMAINS = ("hotel", "bank", "sport")
+"""Domains that occur in the test split only, unless the options say otherwise."""
+
+
+class ExpertOptions(BaseModel):
+    """How often the scripted expert makes each of its mistakes, per demonstration.
+
+    The first six spoil the answer and are systematic: always the same wrong form. Above one
+    half they are what an imitator does when it decodes greedily (rarer ones average out).
+    The last four are recovered from, so they teach recovery and cost a turn or two.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wrong_aggregate: Probability = Field(0.65, description="Sums where max or min is asked.")
+    dropped_filter: Probability = Field(0.65, description="Leaves out a filter of one table.")
+    dropped_join_filter: Probability = Field(
+        0.65, description="Leaves out the filter on the joined table."
+    )
+    wrong_operator: Probability = Field(0.65, description="Compares with < where > is asked.")
+    wrong_order: Probability = Field(0.65, description="Takes the most where fewest is asked.")
+    skipped_step: Probability = Field(
+        0.65, description="Looks up the second table with the id of the first."
+    )
+    guessed_column: Probability = Field(
+        0.15, description="Queries before describing with a wrong column name, then recovers."
+    )
+    guessed_table: Probability = Field(
+        0.10, description="Describes a table that does not exist first, then recovers."
+    )
+    redundant_call: Probability = Field(0.08, description="Repeats one call.")
+
+    @classmethod
+    def clean(cls) -> ExpertOptions:
+        """An expert without mistakes."""
+        return cls(**dict.fromkeys(cls.model_fields, 0.0))
+
+
+class SqlOptions(BaseModel):
+    """A data analyst over a SQLite database, generated or a person's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["sql"] = Field("sql", description="Which environment this is.")
+    max_turns: int = Field(8, ge=1, le=100, description="Turns the actor has for one episode.")
+    follow_ups: int = Field(
+        0, ge=0, le=8, description="Further questions after the first, over the same database."
+    )
+    domains: tuple[str, ...] | None = Field(
+        None, description="Generated domains of all splits; default: all that are not unseen."
+    )
+    unseen_domains: tuple[str, ...] = Field(
+        UNSEEN_DOMAINS, description="Domains of half of the test tasks, in no other split."
+    )
+    templates: tuple[str, ...] = Field(
+        TEMPLATES, min_length=1, description="Question templates to draw from."
+    )
+    rows: tuple[int, int] = Field(
+        (20, 40), description="Fewest and most rows of the larger generated table."
+    )
+    database: Path | None = Field(None, description="A SQLite file of your own, read only.")
+    questions: Path | None = Field(
+        None, description='Its questions: JSON lines {"question", "sql"}, optional id and split.'
+    )
+    expert: ExpertOptions = Field(
+        default_factory=ExpertOptions, description="Mistakes of the demonstrations."
+    )
+    max_rows: int = Field(20, ge=1, le=1000, description="Rows of a result that are shown.")
+    max_bytes: int = Field(2000, ge=100, description="Bytes of a result that are shown.")
+    time_limit_s: float = Field(1.0, gt=0, le=60, description="Seconds one query may take.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SqlOptions:
+        unknown = sorted(set(self.templates) - set(TEMPLATES))
+        if unknown:
+            raise ValueError(f"unknown templates {unknown}; known: {', '.join(TEMPLATES)}")
+        if not 10 <= self.rows[0] <= self.rows[1] <= 500:
+            raise ValueError(f"rows {self.rows} must be [fewest, most] within 10 and 500")
+        if (self.database is None) != (self.questions is None):
+            raise ValueError("database and questions go together: give both or neither")
+        return self

@@ -1,0 +1,279 @@
+"""Questions in words and in SQL, and the shortcuts that must not answer them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from stages.interaction.environments.sql.lexicon import TEXT, Column, Table
+from stages.interaction.environments.sql.world import (
+    CHILD,
+    CHILD_KEY,
+    LABEL,
+    PARENT,
+    PARENT_KEY,
+    World,
+)
+
+AGGREGATES = {"highest": "MAX", "lowest": "MIN", "average": "AVG", "total": "SUM"}
+OPERATORS = {"over": ">", "under": "<"}
+ORDERS = {"most": "DESC", "fewest": "ASC"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question over the concepts of a domain; ``sql`` turns it into a statement."""
+
+    template: str
+    text: str
+    function: str = ""
+    """SQL aggregate; empty for a plain column."""
+    measure: str = ""
+    """Concept whose value or aggregate is wanted."""
+    filter: str = ""
+    """Concept (or role) that is compared; empty for no filter."""
+    operator: str = "="
+    value: str | int = ""
+    order: str = ""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Tables that have to be looked at."""
+        if self.template == "lookup":
+            return (PARENT,)
+        if self.template.startswith("join") or self.template == "two_step":
+            return (CHILD, PARENT)
+        return (CHILD,)
+
+    @property
+    def concepts(self) -> tuple[str, ...]:
+        """Roles and concepts whose column names have to be known."""
+        keys = (PARENT_KEY,) if len(self.roles) == 2 else ()
+        return tuple(c for c in (self.measure, self.filter, *keys) if c)
+
+    def to_json(self) -> dict[str, str | int]:
+        """A small JSON-able dictionary; ``Question(**row)`` is its inverse."""
+        defaults = Question("", "")
+        row = {k: getattr(self, k) for k in self.__dataclass_fields__}
+        return {k: v for k, v in row.items() if v != getattr(defaults, k)}
+
+
+def literal(value: str | int) -> str:
+    """A value as SQL text."""
+    if isinstance(value, int):
+        return str(value)
+    return "'" + value.replace("'", "''") + "'"
+
+
+def sql(question: Question, names: Mapping[str, str]) -> str:
+    """The statement that answers a question in a schema with these names."""
+    if question.template == "two_step":
+        inner = first_step(question, names)
+        return (
+            f"SELECT {names[question.measure]} FROM {names[PARENT]} "
+            f"WHERE {names[PARENT_KEY]} = ({inner})"
+        )
+    if question.template == "lookup":
+        return f"SELECT {names[question.measure]} FROM {names[PARENT]}" + _where(question, names)
+    if question.template == "group":
+        column = names[question.measure]
+        return (
+            f"SELECT {column} FROM {names[CHILD]} GROUP BY {column} "
+            f"ORDER BY COUNT(*) {question.order} LIMIT 1"
+        )
+    target = "*" if question.function == "COUNT" else names[question.measure]
+    source = names[CHILD]
+    if question.template.startswith("join") and question.filter:
+        source += f" JOIN {names[PARENT]} USING ({names[PARENT_KEY]})"
+    return f"SELECT {question.function}({target}) FROM {source}" + _where(question, names)
+
+
+def first_step(question: Question, names: Mapping[str, str]) -> str:
+    """First statement of a two-step question: which parent row is meant."""
+    return (
+        f"SELECT {names[PARENT_KEY]} FROM {names[CHILD]} "
+        f"WHERE {names[CHILD_KEY]} = {literal(question.value)}"
+    )
+
+
+def second_step(question: Question, names: Mapping[str, str], key: str) -> str:
+    """Second statement of a two-step question, with the key the first one returned."""
+    return (
+        f"SELECT {names[question.measure]} FROM {names[PARENT]} WHERE {names[PARENT_KEY]} = {key}"
+    )
+
+
+def _where(question: Question, names: Mapping[str, str]) -> str:
+    if not question.filter:
+        return ""
+    return f" WHERE {names[question.filter]} {question.operator} {literal(question.value)}"
+
+
+def shortcuts(question: Question, names: Mapping[str, str]) -> list[str]:
+    """Statements of a careless analyst; a question is only asked if all of them are wrong."""
+    wrong: list[Question] = []
+    if question.template not in ("lookup", "two_step", "group") and question.filter:
+        wrong.append(replace(question, filter=""))
+    if question.operator in "<>":
+        wrong.append(replace(question, operator="<" if question.operator == ">" else ">"))
+    if question.function in ("MAX", "MIN", "AVG", "SUM"):
+        others = [f for f in AGGREGATES.values() if f != question.function]
+        wrong += [replace(question, function=f) for f in others]
+        wrong += [replace(w, function="SUM") for w in wrong if not w.filter]
+    if question.order:
+        wrong.append(replace(question, order="ASC" if question.order == "DESC" else "DESC"))
+    statements = [sql(w, names) for w in wrong]
+    if question.template == "two_step":
+        statements.append(second_step(question, names, str(question.value)))
+    return statements
+
+
+def draw(template: str, world: World, rng: random.Random) -> Question:
+    """A random question of a template, not yet checked for shortcuts or an empty answer."""
+    return _DRAW[template](world, rng)
+
+
+def _texts(table: Table) -> list[Column]:
+    return [c for c in table.columns if c.type == TEXT]
+
+
+def _numbers(table: Table) -> list[Column]:
+    return [c for c in table.columns if c.type != TEXT]
+
+
+def _value(world: World, role: str, concept: str, rng: random.Random) -> str:
+    """A value that occurs in a column of a world."""
+    table = world.names[role]
+    index = [c for c, _ in world.tables[table]].index(world.names[concept])
+    return str(rng.choice(world.rows[table])[index])
+
+
+def _count_filter(world: World, rng: random.Random) -> Question:
+    child = world.domain.child
+    concept = rng.choice(_texts(child)).concept
+    value = _value(world, CHILD, concept, rng)
+    wordings = (
+        f"How many {child.plural} have {concept} {value}?",
+        f"Count the {child.plural} with {concept} {value}.",
+    )
+    return Question(
+        "count_filter", rng.choice(wordings), function="COUNT", filter=concept, value=value
+    )
+
+
+def _count_compare(world: World, rng: random.Random) -> Question:
+    child = world.domain.child
+    column = rng.choice(_numbers(child))
+    word = rng.choice(list(OPERATORS))
+    bound = rng.randint(column.low + 1, column.high - 1)
+    wordings = (
+        f"How many {child.plural} have {column.concept} {word} {bound}?",
+        f"Count the {child.plural} with {column.concept} {word} {bound}.",
+    )
+    return Question(
+        "count_compare",
+        rng.choice(wordings),
+        function="COUNT",
+        filter=column.concept,
+        operator=OPERATORS[word],
+        value=bound,
+    )
+
+
+def _aggregate(world: World, rng: random.Random) -> Question:
+    child = world.domain.child
+    word, measure = rng.choice(list(AGGREGATES)), rng.choice(_numbers(child)).concept
+    concept, value, tail = "", "", ""
+    if rng.random() < 0.5:
+        concept = rng.choice(_texts(child)).concept
+        value = _value(world, CHILD, concept, rng)
+        tail = f" with {concept} {value}"
+    wordings = (
+        f"What is the {word} {measure} of {child.plural}{tail}?",
+        f"Find the {word} {measure} of {child.plural}{tail}.",
+    )
+    return Question(
+        "aggregate",
+        rng.choice(wordings),
+        function=AGGREGATES[word],
+        measure=measure,
+        filter=concept,
+        value=value,
+    )
+
+
+def _lookup(world: World, rng: random.Random) -> Question:
+    parent = world.domain.parent
+    measure = rng.choice(_texts(parent)).concept
+    label = _value(world, PARENT, LABEL, rng)
+    wordings = (
+        f"What is the {measure} of {parent.word} {label}?",
+        f"Find the {measure} of the {parent.word} named {label}.",
+    )
+    return Question("lookup", rng.choice(wordings), measure=measure, filter=LABEL, value=label)
+
+
+def _group(world: World, rng: random.Random) -> Question:
+    child = world.domain.child
+    measure, word = rng.choice(_texts(child)).concept, rng.choice(list(ORDERS))
+    wordings = (
+        f"Which {measure} has the {word} {child.plural}?",
+        f"Find the {measure} with the {word} {child.plural}.",
+    )
+    return Question("group", rng.choice(wordings), measure=measure, order=ORDERS[word])
+
+
+def _join_count(world: World, rng: random.Random) -> Question:
+    child, parent = world.domain.child, world.domain.parent
+    concept = rng.choice(_texts(parent)).concept
+    value = _value(world, PARENT, concept, rng)
+    wordings = (
+        f"How many {child.plural} belong to {parent.plural} with {concept} {value}?",
+        f"Count the {child.plural} of {parent.plural} with {concept} {value}.",
+    )
+    return Question(
+        "join_count", rng.choice(wordings), function="COUNT", filter=concept, value=value
+    )
+
+
+def _join_aggregate(world: World, rng: random.Random) -> Question:
+    child, parent = world.domain.child, world.domain.parent
+    word, measure = rng.choice(list(AGGREGATES)), rng.choice(_numbers(child)).concept
+    concept = rng.choice(_texts(parent)).concept
+    value = _value(world, PARENT, concept, rng)
+    what = f"the {word} {measure} of {child.plural} of {parent.plural} with {concept} {value}"
+    return Question(
+        "join_aggregate",
+        rng.choice((f"What is {what}?", f"Find {what}.")),
+        function=AGGREGATES[word],
+        measure=measure,
+        filter=concept,
+        value=value,
+    )
+
+
+def _two_step(world: World, rng: random.Random) -> Question:
+    child, parent = world.domain.child, world.domain.parent
+    measure = rng.choice(_texts(parent)).concept
+    # Within the range of parent keys, so that the shortcut finds a row and is silently wrong.
+    key = rng.randint(1, len(world.rows[world.names[PARENT]]))
+    wordings = (
+        f"What is the {measure} of the {parent.word} of {child.word} {key}?",
+        f"Find the {measure} of the {parent.word} that {child.word} {key} belongs to.",
+    )
+    return Question(
+        "two_step", rng.choice(wordings), measure=measure, filter=CHILD_KEY, value=key
+    )
+
+
+_DRAW: dict[str, Callable[[World, random.Random], Question]] = {
+    "count_filter": _count_filter,
+    "count_compare": _count_compare,
+    "aggregate": _aggregate,
+    "lookup": _lookup,
+    "group": _group,
+    "join_count": _join_count,
+    "join_aggregate": _join_aggregate,
+    "two_step": _two_step,
+}

@@ -1,0 +1,146 @@
+"""Generated tasks: deterministic, deduplicated, and disjoint between the splits.
+
+A (schema with rows, question) pair belongs to the split its hash says, so no two splits can
+share one, whatever seeds they are drawn with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+
+from stages.common.errors import UsageError
+from stages.interaction.environments.base import SPLITS, Task
+from stages.interaction.environments.sql import judge, questions
+from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
+from stages.interaction.environments.sql.lexicon import BY_NAME, Domain
+from stages.interaction.environments.sql.options import SqlOptions
+from stages.interaction.environments.sql.questions import Question
+from stages.interaction.environments.sql.world import World, fill, make_world
+
+_DRAWS_PER_QUESTION = 40
+_FEWEST_COUNTED = 2
+
+
+def split_of(schema: str, question: str) -> str:
+    """The split of a (schema, question) pair: 80 % train, 10 % validation, 10 % test."""
+    digest = hashlib.sha256(f"{schema}\n{question}".encode()).digest()
+    bucket = digest[0] * 256 + digest[1]
+    return "train" if bucket < 52429 else "validation" if bucket < 58982 else "test"
+
+
+def open_world(world: World, *, time_limit_s: float = 1.0, max_rows: int = 20) -> Database:
+    """The database of a world, in memory."""
+    import sqlite3
+
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    fill(connection, world)
+    return Database(connection, time_limit_s=time_limit_s, max_rows=max_rows)
+
+
+def is_fair(question: Question, world: World, database: Database) -> bool:
+    """Whether the answer is unique and not empty, and no shortcut finds it."""
+    gold = _values(database, questions.sql(question, world.names))
+    if len(gold) != 1 or gold[0] is None or _is_tie(question, world, database):
+        return False
+    if question.function == "COUNT" and int(gold[0]) < _FEWEST_COUNTED:
+        return False
+    wrong = (_values(database, s) for s in questions.shortcuts(question, world.names))
+    return not any(judge.same(list(w), gold) for w in wrong)
+
+
+def _values(database: Database, statement: str) -> list[Cell]:
+    try:
+        return cells(database.run(statement).rows)
+    except QueryError:
+        return []
+
+
+def _is_tie(question: Question, world: World, database: Database) -> bool:
+    if question.template != "group":
+        return False
+    statement = questions.sql(question, world.names).replace("LIMIT 1", "LIMIT 2")
+    first = statement.split(" ", 2)[1]
+    counts = _values(database, statement.replace(f"SELECT {first}", "SELECT COUNT(*)", 1))
+    return len(counts) < 2 or counts[0] == counts[1]
+
+
+def pose(template: str, world: World, database: Database, rng: random.Random) -> Question | None:
+    """A fair question of a template over a world, or None if none was found."""
+    for _ in range(_DRAWS_PER_QUESTION):
+        question = questions.draw(template, world, rng)
+        if is_fair(question, world, database):
+            return question
+    return None
+
+
+def generate(options: SqlOptions, split: str, count: int, seed: int) -> list[Task]:
+    """``count`` distinct tasks of a split."""
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}; expected one of {', '.join(SPLITS)}")
+    tasks: list[Task] = []
+    seen: set[str] = set()
+    for task in _stream(options, split, seed):
+        if len(tasks) >= count:
+            break
+        if task.id not in seen:
+            seen.add(task.id)
+            tasks.append(task)
+    return tasks
+
+
+def _stream(options: SqlOptions, split: str, seed: int) -> Iterator[Task]:
+    """Tasks without end: templates and domains in turn, so that small samples are balanced."""
+    rng = random.Random(f"tasks/{split}/{seed}")
+    seen_domains, unseen = _domains(options)
+    n = 0
+    while True:
+        template = options.templates[n % len(options.templates)]
+        cycle = n // len(options.templates)
+        domains = unseen if split == "test" and unseen and cycle % 2 else seen_domains
+        task = _draw(options, split, template, rng.choice(domains), rng)
+        if task is not None:
+            n += 1
+            yield task
+
+
+def _domains(options: SqlOptions) -> tuple[list[str], list[str]]:
+    unseen = list(options.unseen_domains)
+    seen = list(options.domains or [name for name in BY_NAME if name not in unseen])
+    for name in (*seen, *unseen):
+        if name not in BY_NAME:
+            raise UsageError(f"unknown domain {name!r}; the domains are {', '.join(BY_NAME)}")
+    both = sorted(set(seen) & set(unseen))
+    if both or not seen:
+        raise UsageError(f"domains and unseen_domains must not share {both} nor leave none")
+    return seen, unseen
+
+
+def _draw(
+    options: SqlOptions, split: str, template: str, domain: str, rng: random.Random
+) -> Task | None:
+    world_seed = rng.getrandbits(40)
+    world = world_of(BY_NAME[domain], world_seed, options.rows)
+    database = open_world(world)
+    try:
+        templates = [template, *rng.choices(options.templates, k=options.follow_ups)]
+        posed = [pose(t, world, database, rng) for t in templates]
+    finally:
+        database.close()
+    asked = [q for q in posed if q is not None]
+    if len(asked) < len(posed) or any(split_of(world.fingerprint, q.text) != split for q in asked):
+        return None
+    rows = [
+        {"text": q.text, "sql": questions.sql(q, world.names), "spec": q.to_json()} for q in asked
+    ]
+    digest = hashlib.sha256(repr((world.fingerprint, [q.text for q in asked])).encode())
+    payload = {"world": world_seed, "domain": domain, "questions": rows}
+    return Task(f"{domain}-{digest.hexdigest()[:12]}", template, domain, payload)
+
+
+@lru_cache(maxsize=64)
+def world_of(domain: Domain, seed: int, rows: tuple[int, int]) -> World:
+    """``make_world``, remembered: the same task is often reset many times in a row."""
+    return make_world(domain, seed, rows)
