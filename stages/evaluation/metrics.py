@@ -1,0 +1,151 @@
+"""Figures of a set of finished episodes: success, return, and the ills the project exists to cure.
+
+Every figure is a plain number, ``None`` where it is undefined (no error ever happened, say), so
+that the whole dictionary is JSON-able and equal for equal episodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from stages.interaction.rewards.functions import repeated, said
+from stages.interaction.trajectory import Trajectory, Turn
+
+LONGEST_CYCLE = 3
+"""Cycles of up to this many different calls count as loops."""
+SAME_CALL_LOOP = 3
+"""The same call this many times in an episode counts as a loop."""
+
+
+class Weighing(Protocol):
+    """What a reward mix offers: raw components in, weighted ones (success = 1) out."""
+
+    def weighted(self, trajectory: Trajectory) -> list[dict[str, float]]:
+        """Weighted components of each turn."""
+        ...
+
+    def totals(self, trajectory: Trajectory) -> list[float]:
+        """One reward per turn."""
+        ...
+
+
+def episode_metrics(
+    trajectories: Sequence[Trajectory],
+    mix: Weighing,
+    *,
+    seen_groups: Collection[str] = (),
+) -> dict[str, Any]:
+    """All figures of a set of episodes.
+
+    Rates over turns: ``invalid_actions``, ``repeated_calls``. Rates over episodes: ``success``,
+    ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
+    where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
+    they take part in nothing else. ``seen_groups``: the groups of the training tasks; without
+    them ``seen`` and ``unseen`` are None.
+    """
+    played = [t for t in trajectories if t.error is None]
+    turns = [turn for t in played for turn in t.turns]
+    return {
+        "success": _mean(t.success for t in played),
+        "return": _mean(sum(mix.totals(t)) for t in played),
+        "turns": _mean(len(t.turns) for t in played),
+        "episodes": len(played),
+        "dropped": len(trajectories) - len(played),
+        "components": _components(played, mix),
+        "out_of_budget": _mean(t.out_of_budget for t in played),
+        "invalid_actions": _mean(is_invalid(turn) for turn in turns),
+        "repeated_calls": _mean(flag for t in played for flag in repeats(t)),
+        "loops": _mean(has_loop(t) for t in played),
+        "same_error_again": _mean(flag for t in played for flag in errors_met_again(t)),
+        "recovery_after_error": _mean(t.success for t in played if any(errors(t))),
+        "success_by_turns": _by(played, lambda t: len(t.turns)),
+        "kinds": _by(played, lambda t: t.kind),
+        "groups": _by(played, lambda t: t.group),
+        **_seen_and_unseen(played, seen_groups),
+    }
+
+
+def is_invalid(turn: Turn) -> bool:
+    """True where the action could not be carried out: malformed, empty or a wrong call."""
+    flagged = turn.info.get("invalid") or turn.info.get("malformed")
+    paid = any(turn.rewards.get(name, 0.0) > 0 for name in ("invalid", "format"))
+    return bool(turn.action.error or flagged or paid)
+
+
+def error_text(turn: Turn) -> str | None:
+    """What went wrong in this turn, in words; None if nothing did."""
+    text = turn.action.error or turn.info.get("tool_error")
+    if text or not is_invalid(turn):
+        return str(text) if text else None
+    return " ".join(str(message.get("content")) for message in turn.observation) or "invalid"
+
+
+def errors(trajectory: Trajectory) -> list[str]:
+    """The error texts of an episode in their order."""
+    return [text for turn in trajectory.turns if (text := error_text(turn)) is not None]
+
+
+def errors_met_again(trajectory: Trajectory) -> list[bool]:
+    """For each different error of an episode: did the same one happen again later?"""
+    return [count > 1 for count in Counter(errors(trajectory)).values()]
+
+
+def repeats(trajectory: Trajectory) -> list[bool]:
+    """For each turn: does it do again what an earlier turn of the episode did?"""
+    turns = trajectory.turns
+    return [bool(repeated(turn, turns[:index])) for index, turn in enumerate(turns)]
+
+
+def has_loop(trajectory: Trajectory) -> bool:
+    """True where one call is made three times, or a series of 2-3 calls twice in a row."""
+    deeds = [said(turn) for turn in trajectory.turns]
+    if any(count >= SAME_CALL_LOOP for count in Counter(deeds).values()):
+        return True
+    return any(
+        deeds[start : start + size] == deeds[start + size : start + 2 * size]
+        for size in range(2, LONGEST_CYCLE + 1)
+        for start in range(len(deeds) - 2 * size + 1)
+    )
+
+
+def _components(played: Sequence[Trajectory], mix: Weighing) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for trajectory in played:
+        for turn in mix.weighted(trajectory):
+            for name, value in turn.items():
+                sums[name] += value
+    return {name: sums[name] / len(played) for name in sorted(sums)}
+
+
+def _by(
+    played: Iterable[Trajectory], label: Callable[[Trajectory], Any]
+) -> dict[str, dict[str, Any]]:
+    """Success and number of episodes for each label, sorted by label."""
+    parts: dict[Any, list[Trajectory]] = defaultdict(list)
+    for trajectory in played:
+        parts[label(trajectory)].append(trajectory)
+    return {str(name): success_of(parts[name]) for name in sorted(parts)}
+
+
+def success_of(played: Sequence[Trajectory]) -> dict[str, Any]:
+    """``{"success", "episodes"}`` of some episodes; success is None if there are none."""
+    return {"success": _mean(t.success for t in played), "episodes": len(played)}
+
+
+def _seen_and_unseen(
+    played: Sequence[Trajectory], seen_groups: Collection[str]
+) -> Mapping[str, dict[str, Any] | None]:
+    if not seen_groups:
+        return {"seen": None, "unseen": None}
+    return {
+        "seen": success_of([t for t in played if t.group in seen_groups]),
+        "unseen": success_of([t for t in played if t.group not in seen_groups]),
+    }
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean, or None of nothing."""
+    known = [float(v) for v in values]
+    return sum(known) / len(known) if known else None
