@@ -87,6 +87,6 @@ class Environment(Protocol):
 class Demonstrator(Protocol):
     """Optional: a scripted expert that can be imperfect in systematic, configurable ways."""
 
-    def demonstrate(self, task: Task, seed: int) -> "Sequence[str] | Any":
+    def demonstrate(self, task: Task, seed: int) -> Sequence[str] | Any:
         """A policy ``(observations so far) -> action text`` for one episode of this task."""
         ...

@@ -55,7 +55,7 @@ class SqlEnvironment:
     def demonstrate(self, task: Task, seed: int) -> Policy:
         """The scripted expert for one episode, as imperfect as ``options.expert`` says."""
         if self._own is not None:
-            return own.Walkthrough(task, self._file_database())
+            return own.Walkthrough(task)
         world = self._world(task)
         asked = [Question(**row["spec"]) for row in task.payload["questions"]]
         rng = random.Random(f"expert/{task.id}/{seed}")

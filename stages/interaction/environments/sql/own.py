@@ -1,7 +1,176 @@
-"""A person's own database and questions."""
+"""A person's own database and questions: JSON lines of ``{"question", "sql"}``.
+
+The answer to a question is the result of its statement. Optional ``id`` and ``split`` (train,
+validation or test). Without ``split`` a question's own hash decides; a file of fewer than ten
+questions is too small to divide, so then every split holds all of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-def load(options):
-    return None
+from stages.common.errors import UsageError
+from stages.interaction.environments.base import SPLITS, Task
+from stages.interaction.environments.sql.database import Database, QueryError, open_file
+from stages.interaction.environments.sql.expert import call_text
+from stages.interaction.environments.sql.options import SqlOptions
+from stages.interaction.environments.sql.tasks import split_of
+from stages.interaction.trajectory import Message
+
+KIND = "own"
+SMALLEST_DIVIDED = 10
+_KEYS = {"question", "sql", "id", "split"}
+
+
+def load(options: SqlOptions) -> dict[str, list[Task]] | None:
+    """Tasks by split, or None if the options name no files. Raises ``UsageError``."""
+    if options.database is None or options.questions is None:
+        return None
+    return _load(options.database, options.questions, options.time_limit_s, options.max_rows)
+
+
+def open_database(options: SqlOptions) -> Database:
+    """A fresh read-only connection to the person's file. Raises ``UsageError``."""
+    assert options.database is not None
+    return _open(options.database, options.time_limit_s, options.max_rows)
+
+
+def select(by_split: dict[str, list[Task]], split: str, count: int, seed: int) -> list[Task]:
+    """Up to ``count`` tasks of a split, in an order that depends on the seed only."""
+    if split not in by_split:
+        raise UsageError(f"unknown split {split!r}; expected one of {', '.join(SPLITS)}")
+    tasks = list(by_split[split])
+    if not tasks:
+        raise UsageError(
+            f"your questions hold none of the {split} split; give more rows or a split column"
+        )
+    random.Random(f"own/{split}/{seed}").shuffle(tasks)
+    return tasks[:count]
+
+
+def _open(path: Path, time_limit_s: float, max_rows: int) -> Database:
+    if not path.is_file():
+        raise UsageError(f"environment.database: {path} does not exist; expected a SQLite file")
+    try:
+        connection = open_file(path)
+    except sqlite3.Error as error:
+        raise UsageError(
+            f"environment.database: {path} cannot be read as SQLite ({error})"
+        ) from None
+    return Database(connection, time_limit_s=time_limit_s, max_rows=max_rows)
+
+
+# Environments come in dozens; the file is read and every statement checked once.
+@lru_cache(maxsize=8)
+def _load(
+    database: Path, questions: Path, time_limit_s: float, max_rows: int
+) -> dict[str, list[Task]]:
+    if not questions.is_file():
+        raise UsageError(
+            f"environment.questions: {questions} does not exist; expected JSON lines of "
+            '{"question", "sql"}'
+        )
+    opened = _open(database, time_limit_s, max_rows)
+    try:
+        tasks = _tasks(questions, opened, database.stem)
+    finally:
+        opened.close()
+    if not tasks:
+        raise UsageError(f"{questions} holds no questions; expected at least one JSON line")
+    small = len(tasks) < SMALLEST_DIVIDED and not any(given for _, given, _ in tasks)
+    found: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    for task, given, hashed in tasks:
+        for split in SPLITS if small else (given or hashed,):
+            found[split].append(task)
+    return found
+
+
+def _tasks(path: Path, database: Database, group: str) -> list[tuple[Task, str, str]]:
+    """(task, split given, split by hash) for every line, checked and without repetitions."""
+    tasks: list[tuple[Task, str, str]] = []
+    seen: set[str] = set()
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        row = _row(line, where)
+        tables = _check(row["sql"], database, where)
+        if row["question"] in seen:
+            raise UsageError(f"{where}: the question is there twice; expected each once")
+        seen.add(row["question"])
+        digest = hashlib.sha256(row["question"].encode()).hexdigest()[:12]
+        payload = {
+            "questions": [{"text": row["question"], "sql": row["sql"]}],
+            "tables": tables,
+        }
+        task = Task(str(row.get("id", f"{group}-{digest}")), KIND, group, payload)
+        tasks.append((task, row.get("split", ""), split_of(group, row["question"])))
+    return tasks
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    wanted = 'expected {"question": "...", "sql": "SELECT ..."}'
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{where}: not JSON ({error}); {wanted}") from None
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: a {type(row).__name__} was given; {wanted}")
+    for key in ("question", "sql"):
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            raise UsageError(f"{where}: {key!r} is {row.get(key)!r}; {wanted}")
+    unknown = sorted(set(row) - _KEYS)
+    if unknown:
+        raise UsageError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
+    if "split" in row and row["split"] not in SPLITS:
+        raise UsageError(
+            f"{where}: split is {row['split']!r}; expected one of {', '.join(SPLITS)}"
+        )
+    return row
+
+
+def _check(statement: str, database: Database, where: str) -> list[str]:
+    """Run a person's statement once; returns the tables it reads."""
+    try:
+        result = database.run(statement)
+    except QueryError as error:
+        raise UsageError(f"{where}: the sql fails ({error}); expected one SELECT") from None
+    if not result.rows:
+        raise UsageError(f"{where}: the sql returns no rows; expected the answer to the question")
+    if result.more:
+        raise UsageError(f"{where}: the sql returns too many rows to be an answer; raise max_rows")
+    return sorted(result.tables)
+
+
+class Walkthrough:
+    """The demonstration for a person's own question: list, describe, their SQL, the result."""
+
+    def __init__(self, task: Task):
+        self._steps = ["list_tables", *task.payload["tables"], "query", "answer"]
+        self._sql = task.payload["questions"][0]["sql"]
+        self._turn = -1
+
+    def __call__(self, observations: Sequence[Message]) -> str:
+        """The next action; the answer is what the query just showed."""
+        self._turn = min(self._turn + 1, len(self._steps) - 1)
+        step = self._steps[self._turn]
+        if self._turn == 0:
+            return call_text("list_tables")
+        if self._turn == len(self._steps) - 2:
+            return call_text("query", sql=self._sql)
+        if self._turn == len(self._steps) - 1:
+            return call_text("answer", value=_answer(str(observations[-1]["content"])))
+        return call_text("describe", table=step)
+
+
+def _answer(shown: str) -> str:
+    """Rows of a result as one answer: values separated by commas."""
+    lines = [line for line in shown.split("\n") if line[:4] not in ("[x] ", "[ ] ")]
+    return ", ".join(cell for line in lines for cell in line.split(" | "))
