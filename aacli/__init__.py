@@ -1,0 +1,1 @@
+"""The command line: parse, load the recipe, call ``run``, map errors to exit codes."""

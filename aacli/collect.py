@@ -1,0 +1,59 @@
+"""``aac collect``: rows for the first two stages, from an environment."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aacli.command import command, emit
+from aacli.folders import RUNS
+from aacli.options import ActorFolder, RecipeOptions, RecipePath
+from stages.common.errors import UsageError
+
+
+class Kind(StrEnum):
+    """What can be collected."""
+
+    DEMONSTRATIONS = "demonstrations"
+    PREFERENCES = "preferences"
+
+
+WhatKind = Annotated[Kind, typer.Argument(metavar="KIND", help="demonstrations or preferences.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        help="File of JSON lines to write.",
+        show_default="runs/<recipe name>/<kind>.jsonl",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    example = "aac collect preferences recipes/quickstart.yaml --output preferences.jsonl"
+    command(app, "collect", example=example)(collect)
+
+
+def collect(
+    kind: WhatKind,
+    recipe: RecipePath,
+    options: RecipeOptions,
+    actor: ActorFolder = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write rows that sft or train-reward can read: the expert's dialogues, or ranked replies."""
+    loaded = options.load(recipe)
+    path = output or RUNS / loaded.name / f"{kind}.jsonl"
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
+    from stages.evaluation.collect import collect_command
+
+    result = collect_command(loaded, kind.value, actor=actor, output=path)
+    if options.json:
+        emit(result)

@@ -1,0 +1,117 @@
+"""Registers commands: shared options from a dataclass, an example in the help, errors in words."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+import typer
+
+from aacli.options import Basics
+from stages.common import console
+from stages.common.errors import AacError
+
+INTERRUPTED = 130
+
+
+def command(
+    app: typer.Typer, name: str, *, example: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command of ``app``.
+
+    Its help ends with ``example``. The parameter that is annotated with a dataclass of
+    ``aacli.options`` becomes that dataclass's options. Errors become one sentence and an exit
+    code.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, epilog=f"Example: {example}")(_expanded(function))
+        return function
+
+    return register
+
+
+def emit(result: Any) -> None:
+    """Print one JSON object on standard output: what ``--json`` asked for."""
+    typer.echo(json.dumps(result, default=str))
+
+
+def _expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """``function`` with its options dataclass spelled out as keyword parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    place = next(name for name, hint in hints.items() if is_dataclass(hint))
+    options_type: type[Basics] = hints[place]
+    option_hints = get_type_hints(options_type, include_extras=True)
+    names = _option_names(options_type)
+
+    @functools.wraps(function)
+    def wrapper(**given: Any) -> None:
+        options = options_type(**{name: given.pop(name) for name in names})
+        _guarded(functools.partial(function, **given, **{place: options}), options)
+
+    own = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != place
+    ]
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(options_type, name),
+            annotation=option_hints[name],
+        )
+        for name in names
+    ]
+    parameters = [*own, *shared]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+def _option_names(options_type: type[Basics]) -> list[str]:
+    """The fields of an options dataclass; what every command has comes last in the help."""
+    basics = [field.name for field in fields(Basics)]
+    names = [field.name for field in fields(options_type)]
+    return [name for name in names if name not in basics] + basics
+
+
+def _guarded(call: Callable[[], None], options: Basics) -> None:
+    """Run a command; what goes wrong becomes one sentence on standard error and an exit code."""
+    console.configure(quiet=options.quiet, json=options.json)
+    try:
+        call()
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        _complain("interrupted; run the same command again to go on from the last checkpoint.")
+        raise typer.Exit(INTERRUPTED) from None
+    except AacError as error:
+        _trace(options)
+        _complain(str(error))
+        raise typer.Exit(error.exit_code) from None
+    except Exception as error:
+        _trace(options)
+        _complain(_unexpected(error, options))
+        raise typer.Exit(1) from None
+
+
+def _unexpected(error: Exception, options: Basics) -> str:
+    first_line = (str(error).strip() or "no message").splitlines()[0]
+    text = f"the run failed ({type(error).__name__}: {first_line})"
+    return text + ("." if options.debug else "; run again with --debug for the stack trace.")
+
+
+def _trace(options: Basics) -> None:
+    if options.debug:
+        traceback.print_exc()
+
+
+def _complain(sentence: str) -> None:
+    print(f"aac: {sentence}", file=sys.stderr)

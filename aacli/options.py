@@ -1,0 +1,98 @@
+"""Options that commands share, each written once.
+
+A command takes one parameter annotated with one of these dataclasses; ``aacli.command`` turns the
+dataclass's fields into the command's options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from stages.recipe.models import Recipe
+
+RecipePath = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).", show_default=False)
+]
+
+
+@dataclass(frozen=True)
+class Basics:
+    """What every command has."""
+
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class RecipeOptions(Basics):
+    """What every command with a recipe has."""
+
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Override a recipe key; repeatable."),
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Override the recipe's seed.")] = None
+
+    def load(self, path: Path, *overrides: str) -> Recipe:
+        """The recipe with the person's overrides, then those of the command itself."""
+        from stages.recipe.load import load_recipe
+
+        return load_recipe(path, [*(self.set or ()), *overrides], self.seed)
+
+
+@dataclass(frozen=True)
+class StageOptions(RecipeOptions):
+    """What every command that trains has."""
+
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run.", show_default="runs/<recipe name>/<stage>"),
+    ] = None
+    resume: Annotated[
+        str, typer.Option(metavar="auto|never|DIR", help="Checkpoint to go on from.")
+    ] = "auto"
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a finished run in the output folder.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Validate everything, train nothing.")
+    ] = False
+
+
+SftFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--sft",
+        metavar="DIR",
+        help="Folder of the SFT run.",
+        show_default="sft beside the output folder, else runs/<recipe name>/sft",
+    ),
+]
+RewardFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--reward",
+        metavar="DIR",
+        help="Folder of the reward run.",
+        show_default="reward beside the output folder, else runs/<recipe name>/reward",
+    ),
+]
+ActorFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--actor",
+        metavar="DIR",
+        help="Model folder or hub id of the agent.",
+        show_default="runs/<recipe name>/rl, else runs/<recipe name>/sft",
+    ),
+]

@@ -1,0 +1,49 @@
+"""``aac rl``: stage 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aacli.command import command
+from aacli.folders import require_reward, stage_request
+from aacli.options import RecipePath, RewardFolder, SftFolder, StageOptions
+from aacli.outcome import report, suggest, typed
+from stages.common.errors import UsageError
+
+NoReward = Annotated[
+    bool, typer.Option("--no-reward", help="Learn from the environment alone, without scores.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "rl", example="aac rl recipes/quickstart.yaml --set rl.iterations=10")(rl)
+
+
+def rl(
+    recipe: RecipePath,
+    options: StageOptions,
+    sft: SftFolder = None,
+    reward: RewardFolder = None,
+    no_reward: NoReward = False,
+) -> None:
+    """Stage 3: let the actor act and learn from what comes of it, with a critic beside it."""
+    if no_reward and reward:
+        raise UsageError("--reward and --no-reward exclude each other; give one of them.")
+    loaded = options.load(recipe, *(["rl.rewards.reward_model=0"] if no_reward else []))
+    weight = loaded.rl.rewards.reward_model
+    parents: dict[str, Path | None] = {"sft": sft} | ({"reward": reward} if weight > 0 else {})
+    request = stage_request(loaded, options, "rl", parents)
+    if weight > 0:
+        require_reward(weight, request.parents["reward"])
+    from stages.rl.run import run
+
+    report("rl", run(loaded, request), request, options)
+    if not request.dry_run:
+        actor = request.output_dir
+        suggest(
+            typed("eval", recipe, options, actor=actor), typed("chat", recipe, options, actor=actor)
+        )

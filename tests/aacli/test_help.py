@@ -1,0 +1,80 @@
+"""Help is quick, complete, and its examples are commands that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aacli.app import app
+
+Words = tuple[str, ...]
+
+
+def commands(node: Any = None, path: Words = ()) -> Iterator[tuple[Words, Any]]:
+    """Every command and group, by the words a person types."""
+    node = node or typer.main.get_command(app)
+    yield path, node
+    for name, child in getattr(node, "commands", {}).items():
+        yield from commands(child, (*path, name))
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help_ends_with_an_example_that_parses(path: Words):
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    found = re.search(r"Example: (aac .*)", result.output, re.DOTALL)
+    assert found, result.output
+    example = shlex.split(found.group(1))[1:]
+    assert tuple(example[: len(path)]) == path
+    name = tuple(w for w in example[:2] if not w.startswith("-"))
+    leaf = next(p for p in (name, name[:1]) if p in ALL and not hasattr(ALL[p], "commands"))
+    context = ALL[leaf].make_context("aac", example[len(leaf) :])
+    assert context.params
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_option_and_command_says_what_it_is(path: Words):
+    assert ALL[path].help
+    for parameter in ALL[path].params:
+        assert getattr(parameter, "help", None), parameter.name
+
+
+def test_the_commands_of_the_design_are_there():
+    expected = {"sft", "train-reward", "rl", "run", "eval", "collect", "chat", "env", "recipes"}
+    assert expected <= {path[0] for path in ALL if path}
+
+
+def test_stage_commands_have_the_common_options():
+    common = {"--set", "--output-dir", "--seed", "--resume", "--overwrite", "--dry-run", "--quiet"}
+    for name in ("sft", "train-reward", "rl", "run"):
+        options = {o for parameter in ALL[(name,)].params for o in parameter.opts}
+        assert common | {"--json", "--debug"} <= options
+
+
+def test_no_arguments_show_the_help():
+    result = CliRunner().invoke(app, [])
+    assert "Usage: aac" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["rl", "--help"], ["recipes", "list"]])
+def test_the_real_command_loads_no_torch(arguments):
+    code = (
+        "import sys, atexit; heavy = ('torch', 'transformers', 'trl', 'datasets', 'deepspeed')\n"
+        "atexit.register(lambda: print('HEAVY', [m for m in heavy if m in sys.modules]))\n"
+        f"sys.argv = ['aac', *{arguments!r}]\n"
+        "from aacli.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("HEAVY []")
