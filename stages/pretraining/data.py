@@ -104,9 +104,7 @@ def _renamed(column: Column, share: float, rng: random.Random) -> Column:
     return replace(column, concept=word, names=names, values=values)
 
 
-def _retabled(
-    table: Table, columns: tuple[Column, ...], share: float, rng: random.Random
-) -> Table:
+def _retabled(table: Table, columns: tuple[Column, ...], share: float, rng: random.Random) -> Table:
     if rng.random() >= share:
         return replace(table, columns=columns)
     word = invented(rng)

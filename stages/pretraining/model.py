@@ -10,6 +10,7 @@ Nothing else is special: any library loads the result as a ``LlamaForCausalLM``.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ def _copy_circuit(model: LlamaForCausalLM) -> None:
         second.v_proj.weight[rows], second.o_proj.weight[:, rows] = value, 0.3 * value.T
 
 
-def _previous_token(attention: torch.nn.Module, size: int, read: Tensor, write: Tensor) -> None:
+def _previous_token(attention: Any, size: int, read: Tensor, write: Tensor) -> None:
     """Head 0: keys are a constant, queries the same one turned back by one position."""
     half = size // 2
     speed = ROPE_THETA ** (-torch.arange(half) / half)

@@ -1,6 +1,6 @@
 """Stage 0: pretrain the tiny base model of the quickstart. ``make base`` runs it.
 
-    python -m stages.pretraining.run --output recipes/base --minutes 30 --seed 0
+python -m stages.pretraining.run --output recipes/base --minutes 30 --seed 0
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[Batch]:
             yield _padded(rows[i * BATCH_DOCUMENTS : (i + 1) * BATCH_DOCUMENTS], tokenizer)
 
 
-def _padded(
-    rows: list[tuple[list[int], list[float]]], tokenizer: PreTrainedTokenizerFast
-) -> Batch:
+def _padded(rows: list[tuple[list[int], list[float]]], tokenizer: PreTrainedTokenizerFast) -> Batch:
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(rows), longest), int(tokenizer.pad_token_id))
     weights = torch.zeros(len(rows), longest)
@@ -121,7 +119,8 @@ def pretrain(output: Path, budget: Budget, seed: int) -> float:
         smooth = loss if step == 0 else 0.95 * smooth + 0.05 * loss
         tokens += int((batch[1] > 0).sum())
         if step % LOG_EVERY == 0:
-            print(f"step {step}  {now - start:.0f} s  {tokens:,} tokens  loss {smooth:.3f}", flush=True)
+            line = f"step {step}  {now - start:.0f} s  {tokens:,} tokens  loss {smooth:.3f}"
+            print(line, flush=True)
         if now - saved > SAVE_EVERY_S:
             save(model, tokenizer, output)
             saved = now

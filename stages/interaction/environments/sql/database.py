@@ -111,7 +111,9 @@ class Database:
 
 def open_file(path: Path) -> sqlite3.Connection:
     """Open a database file for reading only. Raises ``sqlite3.Error`` if it is none."""
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
+    )
     connection.execute("SELECT name FROM sqlite_master").fetchall()
     return connection
 

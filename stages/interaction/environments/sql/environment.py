@@ -75,9 +75,7 @@ class SqlEnvironment:
         """Start an episode over any world, with (question, gold SQL) pairs."""
         self.close()
         limits = self.options
-        database = open_world(
-            world, time_limit_s=limits.time_limit_s, max_rows=limits.max_rows
-        )
+        database = open_world(world, time_limit_s=limits.time_limit_s, max_rows=limits.max_rows)
         return self._begin(database, rows)
 
     def step(self, action: Action) -> Step:
@@ -154,7 +152,7 @@ class SqlEnvironment:
             return [_message("tool", f"error: {error}", call.name)], {}, str(error)
         return [_message("tool", text, call.name)], rewards, None
 
-    def _use(self, tool: str, argument: Any) -> tuple[str, Mapping[str, float]]:
+    def _use(self, tool: str, argument: Any) -> tuple[str, dict[str, float]]:
         assert self._database is not None
         schema = self._database.schema
         if tool == "list_tables":

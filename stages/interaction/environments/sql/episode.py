@@ -88,9 +88,7 @@ class Progress:
         values = cells(rows)
         if judge.same(list(values), self.gold):
             return True
-        return len(rows) == 1 and len(self.gold) == 1 and judge.same_value(
-            values[0], self.gold[0]
-        )
+        return len(rows) == 1 and len(self.gold) == 1 and judge.same_value(values[0], self.gold[0])
 
     def _share(self, gained: int) -> float:
         return gained / len(self.sub_goals)

@@ -14,6 +14,8 @@ from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.world import CHILD, PARENT
 from stages.interaction.trajectory import Message
 
+_ARGUMENT = {"describe": "table", "query": "sql", "answer": "value"}
+
 
 def call_text(name: str, **arguments: Any) -> str:
     """An assistant turn in canonical form: one JSON call."""
@@ -47,6 +49,7 @@ class Expert:
         self._described: set[str] = set()
         self._last: tuple[str, str] = ("", "")
         self._index = -1
+        self._repeat_at = -1
 
     def __call__(self, observations: Sequence[Message]) -> str:
         """The next action; ``observations`` are the environment's messages, newest last."""
@@ -70,7 +73,8 @@ class Expert:
         self._skip = two and self._happens(self._habits.skipped_step)
         self._guess_table = not self._tables and self._happens(self._habits.guessed_table)
         self._guess_column = self._happens(self._habits.guessed_column)
-        self._repeat_at = self._rng.randint(1, 3) if self._happens(self._habits.redundant_call) else -1
+        repeats = self._happens(self._habits.redundant_call)
+        self._repeat_at = self._rng.randint(1, 3) if repeats else -1
         self._key, self._result = "", ""
 
     def _happens(self, probability: float) -> bool:
@@ -142,7 +146,7 @@ class Expert:
         self._last = (tool, argument)
         if tool == "list_tables":
             return call_text(tool)
-        return call_text(tool, **{{"describe": "table", "query": "sql", "answer": "value"}[tool]: argument})
+        return call_text(tool, **{_ARGUMENT[tool]: argument})
 
 
 def mistaken(question: Question, habits: ExpertOptions, rng: random.Random) -> Question:

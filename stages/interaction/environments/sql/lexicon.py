@@ -74,6 +74,7 @@ COUNTRIES = "Italy France Norway Peru Egypt Japan Spain Austria Ireland Canada"
 _CITY = _text("city", "city home_city town", CITIES)
 _COUNTRY = _text("country", "country nation home_country", COUNTRIES)
 
+# fmt: off
 DOMAINS: tuple[Domain, ...] = (
     Domain(
         "shop",
@@ -160,7 +161,8 @@ DOMAINS: tuple[Domain, ...] = (
         _table(
             "visit visits", "visits visit_list appointments",
             _text("reason", "reason visit_reason purpose", "fever checkup injury cough allergy"),
-            _text("outcome", "outcome visit_outcome result_code", "cured referred admitted waiting"),
+            _text("outcome", "outcome visit_outcome result_code",
+                  "cured referred admitted waiting"),
             _number("fee", "fee visit_fee fee_paid", 15, 99, real=True),
             _number("minutes", "minutes duration duration_minutes", 5, 60),
         ),
@@ -299,7 +301,8 @@ DOMAINS: tuple[Domain, ...] = (
         "sport",
         _table(
             "player players", "players squad player_list",
-            _text("position", "position field_position playing_position", "keeper defender winger striker"),
+            _text("position", "position field_position playing_position",
+                  "keeper defender winger striker"),
             _text("foot", "foot strong_foot preferred_foot", "left right both"),
             _number("goals", "goals goals_scored goal_count", 1, 60),
             _number("height", "height height_cm body_height", 150, 210),
@@ -316,6 +319,7 @@ DOMAINS: tuple[Domain, ...] = (
         ),
     ),
 )
+# fmt: on
 """All domains. Words are simple on purpose: one word a concept, one word a value."""
 
 BY_NAME = {domain.name: domain for domain in DOMAINS}

@@ -130,9 +130,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
     if unknown:
         raise UsageError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
     if "split" in row and row["split"] not in SPLITS:
-        raise UsageError(
-            f"{where}: split is {row['split']!r}; expected one of {', '.join(SPLITS)}"
-        )
+        raise UsageError(f"{where}: split is {row['split']!r}; expected one of {', '.join(SPLITS)}")
     return row
 
 

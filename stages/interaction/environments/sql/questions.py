@@ -262,9 +262,7 @@ def _two_step(world: World, rng: random.Random) -> Question:
         f"What is the {measure} of the {parent.word} of {child.word} {key}?",
         f"Find the {measure} of the {parent.word} that {child.word} {key} belongs to.",
     )
-    return Question(
-        "two_step", rng.choice(wordings), measure=measure, filter=CHILD_KEY, value=key
-    )
+    return Question("two_step", rng.choice(wordings), measure=measure, filter=CHILD_KEY, value=key)
 
 
 _DRAW: dict[str, Callable[[World, random.Random], Question]] = {

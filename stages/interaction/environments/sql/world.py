@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from stages.interaction.environments.sql.lexicon import NUMBER, TEXT, Column, Domain, Table
 
 KEY_SUFFIXES = ("id", "no", "code")
-CHILD, PARENT, CHILD_KEY, PARENT_KEY, LABEL = "@child", "@parent", "@child_key", "@parent_key", "@label"
+CHILD, PARENT = "@child", "@parent"
+CHILD_KEY, PARENT_KEY, LABEL = "@child_key", "@parent_key", "@label"
 """Roles: keys of ``World.names`` beside the concepts themselves."""
 
 Row = tuple[str | int | float, ...]
@@ -107,7 +108,8 @@ def _drawn(
         weights = [rng.uniform(0.5, 2.0) for _ in pool]
         return name, TEXT, list(rng.choices(pool, weights, k=count))
     if column.type == "REAL":
-        return name, "REAL", [rng.randint(2 * column.low, 2 * column.high) / 2 for _ in range(count)]
+        halves = [rng.randint(2 * column.low, 2 * column.high) for _ in range(count)]
+        return name, "REAL", [n / 2 for n in halves]
     return name, NUMBER, [rng.randint(column.low, column.high) for _ in range(count)]
 
 
@@ -118,4 +120,3 @@ def fill(connection: sqlite3.Connection, world: World) -> None:
         marks = ", ".join("?" * len(columns))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", world.rows[table])
     connection.commit()
-
