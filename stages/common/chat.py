@@ -197,10 +197,10 @@ def _new_ids(
     if not whole.startswith(before):
         return None
     rest = whole[len(before) :]
-    if not action_ids or tokenizer.decode(list(action_ids)) == action_text:
+    if not action_ids or _decode(tokenizer, action_ids) == action_text:
         return encode_text(tokenizer, rest)  # cut off: the template's own stop is new text
     last = int(action_ids[-1])
-    stop = tokenizer.decode([last])
+    stop = _decode(tokenizer, [last])
     rest = rest if rest.startswith(stop) else rest.lstrip()  # some templates put a blank first
     if not rest.startswith(stop):
         return None
@@ -227,3 +227,8 @@ def _join_neighbours(messages: list[Message]) -> list[Message]:
         else:
             joined.append(message)
     return joined
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+    return text
