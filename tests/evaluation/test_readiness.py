@@ -29,9 +29,7 @@ def test_pass_at_k_refuses_nonsense() -> None:
 
 def played(episode: Episode, kind: str, task: str, wins: int) -> list[Trajectory]:
     """Four episodes of one task, the first ``wins`` of them successful."""
-    return [
-        episode("answer 1", kind=kind, task_id=task, success=i < wins) for i in range(4)
-    ]
+    return [episode("answer 1", kind=kind, task_id=task, success=i < wins) for i in range(4)]
 
 
 def report_of(trajectories: list[Trajectory]) -> dict:

@@ -1,0 +1,77 @@
+"""An actor from disk, ready to play: weights, tokenizer, and the state it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.common.console import quiet_libraries, warn
+from stages.common.manifest import read_manifest
+from stages.common.run_folder import MANIFEST
+from stages.interaction.generation import Policy
+from stages.interaction.states import StateOptions
+from stages.interaction.states.base import CountTokens
+
+if TYPE_CHECKING:
+    from stages.recipe.models import ActorSection, ModelSection
+
+
+@dataclass(frozen=True)
+class LoadedActor:
+    """A policy with what belongs to it."""
+
+    policy: Policy
+    count_tokens: CountTokens
+    """Length of a prompt by its own tokenizer and template."""
+    state: Any
+    """The state configuration it is to be served with."""
+
+
+def load_player(
+    folder: str | Path, *, model: ModelSection, sampling: ActorSection, state: Any
+) -> LoadedActor:
+    """Load the actor of a Hugging Face folder or hub id for playing (on the GPU if there is one).
+
+    The state it was trained with, if its manifest tells, goes before the recipe's ``state``.
+    Raises UsageError for a folder that holds no actor.
+    """
+    import torch
+
+    from stages.common.chat import encode_prompt
+    from stages.common.models import load_actor, load_tokenizer
+    from stages.interaction.native import NativePolicy
+
+    with quiet_libraries(None):
+        tokenizer = load_tokenizer(folder, model.chat_template)
+        actor = load_actor(folder, dtype=model.dtype, tokenizer=tokenizer)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    policy = NativePolicy(
+        actor.to(device).eval(),
+        tokenizer,
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_new_tokens,
+    )
+    return LoadedActor(
+        policy=policy,
+        count_tokens=lambda messages: len(encode_prompt(tokenizer, messages)),
+        state=served_state(Path(folder), state),
+    )
+
+
+def served_state(folder: Path, state: Any) -> Any:
+    """The state configuration in the actor's manifest, else ``state``; says so if they differ."""
+    if not (folder / MANIFEST).is_file():
+        return state
+    recorded: Mapping[str, Any] = read_manifest(folder).state
+    if not recorded:
+        return state
+    served, wanted = StateOptions.of(recorded), StateOptions.of(state)
+    if served != wanted:
+        names = [n for n, v in vars(served).items() if v != getattr(wanted, n)]
+        warn(
+            f"{folder} was trained with another state ({', '.join(f'state.{n}' for n in names)});"
+            " it is shown the one it was trained with."
+        )
+    return served

@@ -1,0 +1,131 @@
+"""Held-out evaluation (``aac eval``): the same tasks for every actor and scripted policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stages.common.console import progress, say
+from stages.common.errors import UsageError
+from stages.common.seeding import set_threads
+from stages.evaluation.actor import LoadedActor, load_player
+from stages.evaluation.arena import Arena, HeldOut
+from stages.evaluation.policies import most_frequent_policy, null_policy, random_policy
+from stages.evaluation.readiness import TRIES, readiness
+from stages.evaluation.tables import groups_table, metrics_table
+from stages.interaction.rewards.mix import RewardMix
+from stages.recipe.models import Recipe
+
+
+def arena_of(recipe: Recipe) -> Arena:
+    """The recipe's world as evaluation plays it; reward-model scores take no part."""
+    rewards = recipe.rl.rewards
+    return Arena(
+        environment=recipe.environment,
+        state=recipe.state,
+        mix=RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap),
+        parallel=recipe.evaluation.batch,
+    )
+
+
+def held_out(recipe: Recipe, *, episodes: int | None = None, split: str | None = None) -> HeldOut:
+    """The tasks that ``recipe.evaluation`` asks for; ``episodes`` and ``split`` go before it."""
+    options = recipe.evaluation
+    return HeldOut.of(
+        arena_of(recipe),
+        split=split or options.split,
+        episodes=episodes or options.episodes,
+        seed=options.seed,
+    )
+
+
+def player(recipe: Recipe, folder: str | Path) -> LoadedActor:
+    """Load an actor to be played under this recipe."""
+    return load_player(folder, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+
+
+def measure_actor(tasks: HeldOut, actor: LoadedActor, *, greedy: bool) -> dict[str, Any]:
+    """The figures of a loaded actor on these tasks, in the state it was trained with."""
+    shown = tasks.with_state(actor.state)
+    return shown.measure(actor.policy, greedy=greedy, count_tokens=actor.count_tokens)
+
+
+def evaluate(
+    recipe: Recipe,
+    actor_folder: str | Path,
+    *,
+    greedy: bool = False,
+    episodes: int | None = None,
+    split: str | None = None,
+) -> dict[str, Any]:
+    """Load an actor and measure it; equal seeds give equal figures."""
+    set_threads(recipe.threads)
+    tasks = held_out(recipe, episodes=episodes, split=split)
+    return measure_actor(tasks, player(recipe, actor_folder), greedy=greedy)
+
+
+def _most_frequent(tasks: HeldOut) -> dict[str, Any]:
+    demonstrations = tasks.arena.demonstrate(tasks.training, seed=tasks.seed)
+    return tasks.measure(most_frequent_policy(demonstrations))
+
+
+POLICIES: dict[str, Callable[[HeldOut], dict[str, Any]]] = {
+    "null": lambda tasks: tasks.measure(null_policy()),
+    "random": lambda tasks: tasks.measure(random_policy()),
+    "most_frequent": _most_frequent,
+    "expert": HeldOut.measure_expert,
+}
+"""Scripted policies by name: held-out tasks in, figures out."""
+
+
+def measure_policy(tasks: HeldOut, name: str) -> dict[str, Any]:
+    """The figures of a scripted policy. UsageError for an unknown name."""
+    known = {**POLICIES, "frequent": _most_frequent}
+    if name not in known:
+        raise UsageError(f"--policy {name} is unknown; expected one of {', '.join(POLICIES)}.")
+    return known[name](tasks)
+
+
+def readiness_check(recipe: Recipe, actor: LoadedActor) -> dict[str, Any]:
+    """Sample every task of a training sample several times (B9); see ``readiness``."""
+    arena = HeldOut(arena_of(recipe), (), 0).with_state(actor.state).arena
+    seed = recipe.evaluation.seed
+    tasks = arena.tasks("train", recipe.evaluation.readiness_tasks, seed)
+    repeated = [task for task in tasks for _ in range(TRIES)]
+    played = arena.play(repeated, actor.policy, key=(seed, 1), count_tokens=actor.count_tokens)
+    return readiness(played, [sum(arena.mix.totals(t)) for t in played])
+
+
+def evaluate_command(
+    recipe: Recipe,
+    actor: str | None,
+    *,
+    policy: str | None = None,
+    greedy: bool = False,
+) -> dict[str, Any]:
+    """``aac eval``: measure an actor's folder, or a scripted policy in its stead.
+
+    Shows tables and returns the object that ``--json`` prints: who and what was measured, then
+    the figures of ``episode_metrics``.
+    """
+    if (actor is None) == (policy is None):
+        raise UsageError("give either --actor or --policy, and not both.")
+    set_threads(recipe.threads)
+    tasks = held_out(recipe)
+    with progress(f"playing {len(tasks.tasks)} tasks", 1) as advance:
+        if policy is not None:
+            figures = measure_policy(tasks, policy)
+        else:
+            figures = measure_actor(tasks, player(recipe, str(actor)), greedy=greedy)
+        advance()
+    result = {
+        **({"actor": actor} if policy is None else {"policy": policy}),
+        "split": recipe.evaluation.split,
+        "seed": tasks.seed,
+        "greedy": greedy,
+        **figures,
+    }
+    say(metrics_table(result))
+    say(groups_table({"success": figures}))
+    return result

@@ -1,0 +1,95 @@
+"""Tables for people, made of the dictionaries that ``--json`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+DASH = "–"
+
+_RATES = {
+    "success": "success",
+    "out_of_budget": "out of budget",
+    "invalid_actions": "invalid actions (of all turns)",
+    "repeated_calls": "repeated calls (of all turns)",
+    "loops": "loops",
+    "same_error_again": "same error again (of all errors)",
+    "recovery_after_error": "success after an error",
+}
+_NUMBERS = {"return": "return", "turns": "turns", "episodes": "episodes", "dropped": "dropped"}
+
+
+def percent(value: float | None) -> str:
+    """A share in percent; a dash where it is undefined."""
+    return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number, whole ones without decimals; a dash where it is undefined."""
+    if value is None:
+        return DASH
+    return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def metrics_table(result: Mapping[str, Any]) -> Table:
+    """One evaluation: its figures, its reward components and success by number of turns."""
+    who = result.get("actor") or result.get("policy")
+    how = "greedy" if result.get("greedy") else "sampled"
+    table = _table(f"{who} ({how}, {result['split']} tasks)", "figure", "value")
+    for key, words in _RATES.items():
+        table.add_row(words, percent(result[key]))
+    for key, words in _NUMBERS.items():
+        table.add_row(words, number(result[key]))
+    for name, value in result["components"].items():
+        if value:
+            table.add_row(f"reward: {name}", number(value, 3))
+    for turns, part in result["success_by_turns"].items():
+        table.add_row(f"success in {turns} turns", _share(part))
+    return table
+
+
+def groups_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Success per kind of task, per group, and over seen and unseen groups.
+
+    ``columns`` maps a heading to the figures of one evaluation; all of the same tasks.
+    """
+    table = _table("success per kind and group of tasks", "tasks", *columns)
+    figures = list(columns.values())
+    for part in ("kinds", "groups"):
+        for name in figures[0][part]:
+            table.add_row(name, *(_share(f[part].get(name)) for f in figures))
+        table.add_section()
+    if figures[0]["unseen"] is not None:
+        table.add_row("groups seen in training", *(_share(f["seen"]) for f in figures))
+        table.add_row("groups never seen", *(_share(f["unseen"]) for f in figures))
+    return table
+
+
+def checks_table(result: Mapping[str, Any]) -> Table:
+    """What ``aac env check`` found: the contract, then the scripted policies."""
+    table = _table(f"environment {result['environment']}", "check or policy", "result")
+    for name, row in result["checks"].items():
+        verdict = {True: "kept", False: "BROKEN", None: "not tried"}[row["ok"]]
+        table.add_row(name.replace("_", " "), f"{verdict}: {row['detail']}")
+    table.add_section()
+    for name, figures in result["policies"].items():
+        shown = f"success {percent(figures['success'])}" if figures else DASH
+        table.add_row(f"{name} policy", shown)
+    table.add_row("steps per second", number(result["steps_per_s"], 0))
+    return table
+
+
+def _share(part: Mapping[str, Any] | None) -> str:
+    if not part or part["success"] is None:
+        return DASH
+    return f"{percent(part['success'])} of {part['episodes']}"
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
