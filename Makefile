@@ -1,0 +1,80 @@
+# Every target sets up the virtual environment first if it is missing or out of date.
+#   make quickstart                     the whole pipeline on two cores, in minutes
+#   make rl RECIPE=my.yaml ARGS="--set rl.iterations=40 --overwrite"
+#   make setup PYTHON=python3.12 PIP_ARGS="--find-links wheels/"
+
+PYTHON   ?= python3
+VENV     ?= .venv
+PIP_ARGS ?=
+RECIPE   ?= recipes/quickstart.yaml
+ARGS     ?=
+SEEDS    ?= 0 1 2
+
+BIN   := $(VENV)/bin
+AAC   := $(BIN)/aac
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup quickstart sft reward rl eval bench base lint test test-full clean
+
+help: ## say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+		| awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## make the virtual environment and install the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "aac needs Python 3.11 or newer, but '$(PYTHON)' is" \
+			"$$($(PYTHON) -c 'import platform; print(platform.python_version())' \
+				2>/dev/null || echo missing);" \
+			"name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+		echo "'$(PYTHON)' cannot make virtual environments (no ensurepip);" \
+			"install its venv package, or name another one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(VENV) was made with a Python older than 3.11; remove it (make clean) and" \
+			"run make again"; exit 1; }
+	@echo "installing the tested versions (torch alone takes a minute)"
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+quickstart: $(STAMP) ## supervised fine-tuning, reward model, PPO, evaluation: all on the tiny default
+	$(AAC) run recipes/quickstart.yaml $(ARGS)
+
+sft: $(STAMP) ## stage 1 on RECIPE
+	$(AAC) sft $(RECIPE) $(ARGS)
+
+reward: $(STAMP) ## stage 2 on RECIPE
+	$(AAC) train-reward $(RECIPE) $(ARGS)
+
+rl: $(STAMP) ## stage 3 on RECIPE
+	$(AAC) rl $(RECIPE) $(ARGS)
+
+eval: $(STAMP) ## held-out evaluation of RECIPE's newest actor
+	$(AAC) eval $(RECIPE) $(ARGS)
+
+bench: $(STAMP) ## the whole pipeline on RECIPE for each of SEEDS, and a table of their figures
+	for seed in $(SEEDS); do \
+		$(AAC) run $(RECIPE) --seed $$seed --output-dir runs/bench/seed-$$seed $(ARGS) || exit; \
+	done
+	$(BIN)/python -m stages.evaluation.seeds $(SEEDS:%=runs/bench/seed-%)
+
+base: $(STAMP) ## pretrain the tiny base model again (up to an hour)
+	$(BIN)/python -m stages.pretraining.run
+
+lint: $(STAMP) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint ## lint, types, and all tests but the slow ones
+	$(BIN)/python -m pytest -m "not full" --durations=10
+
+test-full: lint ## everything
+	$(BIN)/python -m pytest --durations=10
+
+clean: ## remove the virtual environment and caches; runs are kept
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info build
+	find aacli stages tests -name __pycache__ -type d -prune -exec rm -rf {} +
