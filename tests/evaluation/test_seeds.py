@@ -1,0 +1,40 @@
+"""The table over seeds shows each run, their mean and their least value."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.common.run_folder import write_json
+from stages.evaluation import seeds
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    folders = [tmp_path / "seed-0", tmp_path / "seed-1"]
+    for folder, sampled in zip(folders, (0.5, 0.75), strict=True):
+        folder.mkdir()
+        stages = {"sft": {"success_sampled": sampled}, "rl": {"success_sampled": 1.0}}
+        write_json(folder / "summary.json", {"seconds": 90.4, "stages": stages})
+    return folders
+
+
+def test_table(runs, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["seeds", *map(str, runs)])
+    seeds.main()
+    lines = capsys.readouterr().out.splitlines()
+    cells = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in lines if "│" in line}
+    assert [c.strip() for c in cells["seed-0"]] == ["0.500", "-", "-", "1.000", "-", "90"]
+    assert cells["mean"][0].strip() == "0.625"
+    assert cells["least"][0].strip() == "0.500"
+
+
+@pytest.mark.parametrize("names", [[], ["nowhere"]])
+def test_missing_runs(names, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["seeds", *names])
+    with pytest.raises(SystemExit) as stop:
+        seeds.main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.strip()
