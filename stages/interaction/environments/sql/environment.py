@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stages.interaction.environments.base import Reset, Step, Task
@@ -61,6 +62,15 @@ class SqlEnvironment:
         rng = random.Random(f"expert/{task.id}/{seed}")
         habits: ExpertOptions = self.options.expert
         return Expert(asked, name_options(world.domain), world.names, habits, rng)
+
+    def ask(self, task: Task, question: str) -> Task:
+        """A person's own question over a task's database. No answer to it counts as right."""
+        return _with_questions(task, [{"text": question, "sql": "SELECT NULL"}])
+
+    def alter_gold(self, task: Task) -> Task:
+        """The task with other right answers: nothing an actor sees may change (``env check``)."""
+        rows = task.payload["questions"]
+        return _with_questions(task, [{**row, "sql": "SELECT 987654321"} for row in rows])
 
     # ---- the episode
 
@@ -203,6 +213,10 @@ class SqlEnvironment:
             privileged=self._progress.facts,
             info=info,
         )
+
+
+def _with_questions(task: Task, rows: Sequence[Mapping[str, Any]]) -> Task:
+    return replace(task, payload={**task.payload, "questions": list(rows)})
 
 
 def _message(role: str, content: str, tool: str | None = None) -> Message:
