@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from aacli.command import command
+from aacli.command import command, emit
 from aacli.folders import default_actor
 from aacli.options import ActorFolder, RecipeOptions, RecipePath
 
 Question = Annotated[
     str | None, typer.Option(help="Ask this one question and leave; without it: a conversation.")
+]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="A SQLite file of yours to work in.", show_default="the recipe's environment"
+    ),
+]
+TaskNumber = Annotated[
+    int | None,
+    typer.Option("--task", min=0, help="Play this held-out task instead, and say who was right."),
+]
+Greedy = Annotated[
+    bool,
+    typer.Option("--greedy/--sampled", help="Take the likeliest token each time, or sample."),
 ]
 
 
@@ -26,10 +41,20 @@ def chat(
     options: RecipeOptions,
     actor: ActorFolder = None,
     question: Question = None,
+    database: Database = None,
+    task: TaskNumber = None,
+    greedy: Greedy = True,
 ) -> None:
-    """Ask the agent and watch it act, turn by turn, in the recipe's environment."""
+    """Ask the agent and watch it act, turn by turn, in the recipe's environment.
+
+    Every question is an episode of its own. An end of input, exit or quit leaves.
+    """
     loaded = options.load(recipe)
     chosen = actor or str(default_actor(loaded))
     from stages.evaluation.chat import chat_command
 
-    chat_command(loaded, chosen, question=question)
+    result = chat_command(
+        loaded, chosen, question=question, database=database, task=task, greedy=greedy
+    )
+    if options.json:
+        emit(result)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aacli.command import command, emit
-from aacli.folders import RUNS
+from aacli.folders import RUNS, default_actor
 from aacli.options import ActorFolder, RecipeOptions, RecipePath
 from stages.common.errors import UsageError
 
@@ -54,6 +54,8 @@ def collect(
         raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
     from stages.evaluation.collect import collect_command
 
+    if kind is Kind.PREFERENCES and actor is None:
+        actor = str(default_actor(loaded))
     result = collect_command(loaded, kind.value, actor=actor, output=path)
     if options.json:
         emit(result)

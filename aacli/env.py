@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from aacli.command import command, emit
-from aacli.options import Basics, RecipeOptions, RecipePath
+from aacli.options import Basics, RecipeOptions
+
+NameOrRecipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|RECIPE", help="An environment's name, or a recipe.", show_default=False
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -28,11 +38,20 @@ def list_environments(options: Basics) -> None:
         typer.echo(name)
 
 
-def check(recipe: RecipePath, options: RecipeOptions) -> None:
-    """Play the recipe's environment with the expert and with fools; say what is wrong with it."""
-    loaded = options.load(recipe)
-    from stages.evaluation.check import check_command
+def check(environment: NameOrRecipe, options: RecipeOptions) -> None:
+    """Play an environment with the expert and with fools; say what is wrong with it.
 
-    result = check_command(loaded)
+    Exit code 1 if it breaks the contract of environments.
+    """
+    from stages.interaction.environments import ENVIRONMENTS
+
+    if environment in ENVIRONMENTS and not Path(environment).is_file():
+        chosen = ENVIRONMENTS[environment][0]()
+    else:
+        chosen = options.load(Path(environment)).environment
+    from stages.evaluation.check import check_command, require_kept
+
+    result = check_command(chosen)
     if options.json:
         emit(result)
+    require_kept(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,10 +11,41 @@ from aacli.command import command, emit
 from aacli.folders import default_actor
 from aacli.options import ActorFolder, RecipeOptions, RecipePath
 
+
+class Scripted(StrEnum):
+    """Policies without a model, as a yardstick."""
+
+    NULL = "null"
+    RANDOM = "random"
+    FREQUENT = "frequent"
+    EXPERT = "expert"
+
+
+class Split(StrEnum):
+    """Sets of tasks."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
 Greedy = Annotated[
-    bool, typer.Option("--greedy", help="Take the likeliest token each time instead of sampling.")
+    bool,
+    typer.Option("--greedy/--sampled", help="Take the likeliest token each time, or sample."),
 ]
-Episodes = Annotated[int | None, typer.Option(help="Override evaluation.episodes.")]
+Episodes = Annotated[
+    int | None, typer.Option(help="How many tasks.", show_default="evaluation.episodes")
+]
+WhichSplit = Annotated[
+    Split | None, typer.Option(help="Which tasks.", show_default="evaluation.split")
+]
+Policy = Annotated[
+    Scripted | None,
+    typer.Option(
+        help="Measure a scripted policy instead: it says nothing, acts at random, gives the most "
+        "frequent answer, or is the environment's expert."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,15 +58,21 @@ def evaluate(
     recipe: RecipePath,
     options: RecipeOptions,
     actor: ActorFolder = None,
+    policy: Policy = None,
     greedy: Greedy = False,
     episodes: Episodes = None,
+    split: WhichSplit = None,
 ) -> None:
-    """Play held-out episodes and measure success, drift, repeated mistakes and loops."""
-    overrides = [] if episodes is None else [f"evaluation.episodes={episodes}"]
-    loaded = options.load(recipe, *overrides)
-    chosen = actor or str(default_actor(loaded))
+    """Play held-out episodes and measure success, drift, repeated mistakes and loops.
+
+    Equal recipes and evaluation.seed give equal figures.
+    """
+    given = {"evaluation.episodes": episodes, "evaluation.split": split}
+    loaded = options.load(recipe, *(f"{k}={v}" for k, v in given.items() if v is not None))
+    if actor is None and policy is None:
+        actor = str(default_actor(loaded))
     from stages.evaluation.run import evaluate_command
 
-    result = evaluate_command(loaded, chosen, greedy=greedy)
+    result = evaluate_command(loaded, actor, policy=policy and policy.value, greedy=greedy)
     if options.json:
         emit(result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aacli.options import StageOptions
 from stages.common.errors import HandoffError
-from stages.common.run_folder import RunRequest, check_folder
+from stages.common.run_folder import MANIFEST, RunRequest, check_folder, is_finished
 
 if TYPE_CHECKING:
     from stages.recipe.models import Recipe
@@ -48,18 +48,18 @@ def default_parent(recipe: Recipe, name: str, output: Path) -> Path:
 
 
 def default_actor(recipe: Recipe) -> Path:
-    """The newest actor of the recipe's runs: after RL, else after SFT.
+    """The actor of the recipe's runs (after RL or after SFT) that was finished last.
 
-    Raises HandoffError when neither stage has run.
+    Raises HandoffError when neither stage has run to its end.
     """
     folders = [RUNS / recipe.name / stage for stage in ("rl", "sft")]
-    for folder in folders:
-        if folder.is_dir():
-            return folder
-    raise HandoffError(
-        f"{folders[0]} and {folders[1]} do not exist; train an actor first, or name a model folder "
-        "with --actor."
-    )
+    finished = [folder for folder in folders if is_finished(folder)]
+    if not finished:
+        raise HandoffError(
+            f"neither {folders[0]} nor {folders[1]} holds a finished run; train an actor first, or "
+            "name a model folder with --actor."
+        )
+    return max(finished, key=lambda folder: (folder / MANIFEST).stat().st_mtime)
 
 
 def require_reward(weight: float, folder: Path) -> None:

@@ -93,6 +93,6 @@ ActorFolder = Annotated[
         "--actor",
         metavar="DIR",
         help="Model folder or hub id of the agent.",
-        show_default="runs/<recipe name>/rl, else runs/<recipe name>/sft",
+        show_default="the newer of runs/<recipe name>/rl and runs/<recipe name>/sft",
     ),
 ]

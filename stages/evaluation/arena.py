@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.demonstrations import demonstrate_episodes
@@ -40,6 +41,10 @@ class Arena:
     parallel: int = 128
     """Environments played at once."""
 
+    def served(self, state: Any) -> Arena:
+        """The same world, shown through another state processor."""
+        return replace(self, state=state)
+
     def make_environment(self) -> Environment:
         """A fresh instance."""
         return make_environment(self.environment)
@@ -54,15 +59,17 @@ class Arena:
         count_tokens: CountTokens = about,
     ) -> list[Trajectory]:
         """One episode per task, in task order; random numbers are keyed by ``key``."""
-        return collect(
-            tasks,
-            make_environment=self.make_environment,
-            make_state=self._states(count_tokens),
-            policy=policy,
-            key=key,
-            parallel=self.parallel,
-            greedy=greedy,
-        )
+        with progress("playing", len(tasks)) as advance:
+            return collect(
+                tasks,
+                make_environment=self.make_environment,
+                make_state=self.states(count_tokens),
+                policy=policy,
+                key=key,
+                parallel=self.parallel,
+                greedy=greedy,
+                on_episode=lambda _: advance(),
+            )
 
     def demonstrate(
         self, tasks: Sequence[Task], *, seed: int, count_tokens: CountTokens = about
@@ -71,7 +78,7 @@ class Arena:
         return demonstrate_episodes(
             tasks,
             make_environment=self.make_environment,
-            make_state=self._states(count_tokens),
+            make_state=self.states(count_tokens),
             seed=seed,
             parallel=self.parallel,
         )
@@ -98,7 +105,8 @@ class Arena:
             )
         return tasks
 
-    def _states(self, count_tokens: CountTokens) -> Callable[[], StateProcessor]:
+    def states(self, count_tokens: CountTokens) -> Callable[[], StateProcessor]:
+        """What makes a state processor for one seat of a rollout."""
         return lambda: build_state(self.state, count_tokens)
 
 
@@ -121,7 +129,7 @@ class HeldOut:
 
     def with_state(self, state: Any) -> HeldOut:
         """The same tasks, shown through another state processor."""
-        return replace(self, arena=replace(self.arena, state=state))
+        return replace(self, arena=self.arena.served(state))
 
     def measure(
         self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import progress, say
+from stages.common.console import say
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
 from stages.evaluation.actor import LoadedActor, load_player
@@ -89,7 +89,7 @@ def measure_policy(tasks: HeldOut, name: str) -> dict[str, Any]:
 
 def readiness_check(recipe: Recipe, actor: LoadedActor) -> dict[str, Any]:
     """Sample every task of a training sample several times (B9); see ``readiness``."""
-    arena = HeldOut(arena_of(recipe), (), 0).with_state(actor.state).arena
+    arena = arena_of(recipe).served(actor.state)
     seed = recipe.evaluation.seed
     tasks = arena.tasks("train", recipe.evaluation.readiness_tasks, seed)
     repeated = [task for task in tasks for _ in range(TRIES)]
@@ -113,12 +113,10 @@ def evaluate_command(
         raise UsageError("give either --actor or --policy, and not both.")
     set_threads(recipe.threads)
     tasks = held_out(recipe)
-    with progress(f"playing {len(tasks.tasks)} tasks", 1) as advance:
-        if policy is not None:
-            figures = measure_policy(tasks, policy)
-        else:
-            figures = measure_actor(tasks, player(recipe, str(actor)), greedy=greedy)
-        advance()
+    if policy is not None:
+        figures = measure_policy(tasks, policy)
+    else:
+        figures = measure_actor(tasks, player(recipe, str(actor)), greedy=greedy)
     result = {
         **({"actor": actor} if policy is None else {"policy": policy}),
         "split": recipe.evaluation.split,

@@ -107,7 +107,7 @@ def test_eval_and_chat_need_an_actor(here, aac):
     for command in ("eval", "chat"):
         result = aac(command, "demo.yaml")
         assert result.exit_code == 2
-        assert "runs/demo/rl and runs/demo/sft do not exist" in result.stderr
+        assert "neither runs/demo/rl nor runs/demo/sft holds a finished run" in result.stderr
 
 
 def test_collect_never_replaces_a_file_unasked(here, aac):

@@ -1,0 +1,231 @@
+"""``aac chat``: ask the agent and watch it work in the environment, or watch it play a task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, runtime_checkable
+
+from stages.common.console import say
+from stages.common.errors import UsageError
+from stages.common.seeding import set_threads
+from stages.evaluation.actor import LoadedActor
+from stages.evaluation.arena import Arena
+from stages.evaluation.run import arena_of, player
+from stages.interaction.actions import parse_action
+from stages.interaction.environments.base import Environment, Task
+from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.rollout import collect
+from stages.interaction.states.window import cut_middle
+from stages.interaction.trajectory import Action, Message, Trajectory
+from stages.recipe.models import Recipe
+
+LONGEST_SHOWN = 240
+"""Characters of a tool's result that are shown."""
+LEAVE = ("exit", "quit")
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """Optional: an environment that takes a person's own question."""
+
+    def ask(self, task: Task, question: str) -> Task:
+        """The question, asked in the world of ``task``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Narrator:
+    """A policy that shows what the one behind it does, as it does it."""
+
+    policy: Policy
+
+    def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+        """The policy's replies, each shown with the result of the turn before."""
+        for request in requests:
+            if request.previous is not None:
+                show_results(request.previous.observation)
+        replies = self.policy.generate(requests, greedy=greedy)
+        for request, reply in zip(requests, replies, strict=True):
+            say("  " + in_short(parse_action(reply.text, request.tools)))
+        return replies
+
+
+def chat_command(
+    recipe: Recipe,
+    actor: str,
+    *,
+    question: str | None = None,
+    database: Path | None = None,
+    task: int | None = None,
+    greedy: bool = True,
+) -> list[dict[str, Any]]:
+    """Answer ``question``, or play held-out ``task`` number N, or else ask the person again and
+    again until an empty end of input, ``exit`` or ``quit``.
+
+    ``database``: a SQLite file of the person's own, in place of the recipe's world. Returns what
+    was asked and answered: ``{"question", "answer", "turns", "success"}`` (success is None where
+    nobody knows the right answer).
+    """
+    if task is not None and (question is not None or database is not None):
+        raise UsageError("--task plays a held-out task; leave out --question and --database.")
+    set_threads(recipe.threads)
+    loaded = player(recipe, actor)
+    with _own_database(recipe, database) as world:
+        conversation = Conversation(arena_of(world).served(loaded.state), loaded, greedy)
+        if task is not None:
+            return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
+        asked = [question] if question is not None else _typed()
+        return [conversation.answer(text) for text in asked]
+
+
+class Conversation:
+    """One agent in one world; every question is an episode of its own."""
+
+    def __init__(self, arena: Arena, actor: LoadedActor, greedy: bool) -> None:
+        self._arena = arena
+        self._actor = actor
+        self._greedy = greedy
+        self._world: Task | None = None
+        self._asked = 0
+
+    def answer(self, question: str) -> dict[str, Any]:
+        """Let the agent work on a person's question, in the world of the first test task."""
+        environment = self._arena.make_environment()
+        environment.close()
+        if not isinstance(environment, Askable):
+            raise UsageError(
+                f"environment {environment.name} takes no questions of your own; watch the agent"
+                " play a held-out task with --task 0."
+            )
+        if self._world is None:
+            self._world = self._first_world(environment)
+        played = self._play(environment.ask(self._world, question))
+        return _record(question, played, success=None)
+
+    def play(self, split: str, number: int, seed: int) -> dict[str, Any]:
+        """Let the agent play task ``number`` of a split, and say whether it was right."""
+        task = self._task(split, number, seed)
+        played = self._play(task, show_goal=True)
+        say("right" if played.success else "wrong")
+        return _record(played.goal, played, success=played.success)
+
+    def _first_world(self, environment: Environment) -> Task:
+        task = self._arena.tasks("test", 1, 0)[0]
+        say(f"The agent works in {environment.name} ({task.group}).")
+        return task
+
+    def _task(self, split: str, number: int, seed: int) -> Task:
+        tasks = self._arena.tasks(split, number + 1, seed)
+        if not 0 <= number < len(tasks):
+            raise UsageError(
+                f"--task {number} does not exist; give 0 to {len(tasks) - 1} ({split} split)."
+            )
+        return tasks[number]
+
+    def _play(self, task: Task, *, show_goal: bool = False) -> Trajectory:
+        if show_goal:
+            say(self._goal(task))
+        played = collect(
+            [task],
+            make_environment=self._arena.make_environment,
+            make_state=self._arena.states(self._actor.count_tokens),
+            policy=Narrator(self._actor.policy),
+            key=(0, self._asked),
+            greedy=self._greedy,
+        )[0]
+        self._asked += 1
+        _show_end(played)
+        return played
+
+    def _goal(self, task: Task) -> str:
+        environment = self._arena.make_environment()
+        try:
+            return environment.reset(task).goal
+        finally:
+            environment.close()
+
+
+def in_short(action: Action) -> str:
+    """An action on one line: ``tool(argument, ...)``, or the plain words."""
+    if not action.calls:
+        return cut_middle(" ".join(action.text.split()) or "(nothing)", LONGEST_SHOWN)
+    shown = [
+        f"{call.name}({', '.join(_plain(value) for value in call.arguments.values())})"
+        for call in action.calls
+    ]
+    return "; ".join(shown)
+
+
+def show_results(messages: Sequence[Message]) -> None:
+    """What came back, indented, long results cut."""
+    for message in messages:
+        for line in cut_middle(str(message.get("content") or ""), LONGEST_SHOWN).splitlines():
+            say(f"    {line}")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_end(played: Trajectory) -> None:
+    if played.error is not None:
+        say(f"the environment failed: {played.error}")
+    elif played.out_of_budget:
+        say(f"no answer within {len(played.turns)} turns")
+    else:
+        say(f"answer: {_answer(played)}")
+
+
+def _answer(played: Trajectory) -> str | None:
+    """The arguments of the call that ended the episode, or its words."""
+    if not played.turns or played.out_of_budget or played.error is not None:
+        return None
+    action = played.turns[-1].action
+    if not action.calls:
+        return action.text
+    return ", ".join(_plain(value) for value in action.calls[-1].arguments.values())
+
+
+def _record(question: str, played: Trajectory, *, success: bool | None) -> dict[str, Any]:
+    return {
+        "question": question,
+        "answer": _answer(played),
+        "turns": len(played.turns),
+        "success": success,
+    }
+
+
+def _typed() -> Iterator[str]:
+    """Questions from the keyboard or a pipe."""
+    if sys.stdin.isatty():
+        say("Type a question; exit or an end of input leaves.")
+    while True:
+        if sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip().lower() in LEAVE:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+@contextmanager
+def _own_database(recipe: Recipe, database: Path | None) -> Iterator[Recipe]:
+    """The recipe over a person's file; its list of questions holds only a stand-in."""
+    if database is None:
+        yield recipe
+        return
+    if "database" not in type(recipe.environment).model_fields:
+        raise UsageError(f"environment {recipe.environment.name} works on no --database.")
+    with TemporaryDirectory() as folder:
+        questions = Path(folder) / "questions.jsonl"
+        questions.write_text(json.dumps({"question": "?", "sql": "SELECT 1"}), "utf-8")
+        own = {"database": database, "questions": questions}
+        environment = recipe.environment.model_copy(update=own)
+        yield recipe.model_copy(update={"environment": environment})

@@ -1,0 +1,134 @@
+"""``aac collect``: rows for the first two stages, as JSON lines that ``aac sft`` and
+``aac train-reward`` read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from stages.common.console import say
+from stages.common.errors import UsageError
+from stages.common.manifest import fingerprint
+from stages.common.seeding import set_threads
+from stages.evaluation.run import arena_of, player
+from stages.interaction.environments.base import Task
+from stages.interaction.preferences import collect_preferences
+from stages.interaction.trajectory import Message, Trajectory, Turn
+from stages.recipe.models import Recipe
+
+Row = Mapping[str, Any]
+
+
+def collect_command(
+    recipe: Recipe, kind: str, *, actor: str | None = None, output: Path
+) -> dict[str, Any]:
+    """Collect ``demonstrations`` (of the environment's expert, or of ``actor``) or ``preferences``
+    (between replies of ``actor``) and write them; returns what was written.
+
+    Raises UsageError for an unknown kind, preferences without an actor, or no rows at all.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"cannot collect {kind!r}; expected one of {', '.join(KINDS)}.")
+    set_threads(recipe.threads)
+    rows, episodes = KINDS[kind](recipe, actor)
+    if not rows:
+        raise UsageError(
+            f"{len(episodes)} episodes gave no {kind}; collect from more tasks, or lower"
+            " reward.min_margin."
+        )
+    write_rows(output, rows)
+    won = sum(t.success for t in episodes) / len(episodes)
+    say(f"{len(rows)} {kind} from {len(episodes)} episodes ({won:.0%} successful): {output}")
+    return {
+        "kind": kind,
+        "output": str(output),
+        "rows": len(rows),
+        "episodes": len(episodes),
+        "success": won,
+        "fingerprint": fingerprint(rows),
+    }
+
+
+def dialogue_rows(trajectory: Trajectory) -> list[Row]:
+    """An episode as conversational rows whose prompts are the states the actor was shown.
+
+    While each state extends the one before, all turns are one ``messages`` row, every reply
+    learned; what comes after something has left the window is a ``prompt``/``completion`` row
+    per turn.
+    """
+    facts = {"task_id": trajectory.task_id, "kind": trajectory.kind, "success": trajectory.success}
+    turns = trajectory.turns
+    whole = next((i for i in range(1, len(turns)) if not _extends(turns[i - 1], turns[i])), None)
+    first = turns[:whole]
+    rows: list[Row] = [{"messages": [*first[-1].messages, _reply(first[-1])], **facts}]
+    for turn in turns[len(first) :]:
+        rows.append({"prompt": list(turn.messages), "completion": [_reply(turn)], **facts})
+    return rows
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write JSON lines: the whole file or none of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)
+
+
+def _demonstrations(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Trajectory]]:
+    arena = arena_of(recipe)
+    tasks = _cycled(arena.tasks("train", recipe.sft.demonstrations, recipe.seed), recipe)
+    if actor is None:
+        # Each play of a task gets mistakes of its own, as the episode's number is in the seed.
+        episodes = arena.demonstrate(tasks, seed=recipe.seed)
+    else:
+        episodes = _sampled(recipe, actor, tasks)
+    kept = [t for t in _played(episodes) if t.success or not recipe.sft.only_successful]
+    return [row for t in kept for row in dialogue_rows(t)], _played(episodes)
+
+
+def _preferences(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Trajectory]]:
+    if actor is None:
+        raise UsageError("preferences are collected between an actor's replies; give --actor.")
+    options = recipe.reward
+    tasks = arena_of(recipe).tasks("train", options.tasks, recipe.seed)
+    repeated = [task for task in tasks for _ in range(options.samples_per_task)]
+    episodes = _played(_sampled(recipe, actor, repeated))
+    return list(collect_preferences(episodes, min_margin=options.min_margin)), episodes
+
+
+KINDS: Mapping[str, Callable[[Recipe, str | None], tuple[list[Row], list[Trajectory]]]] = {
+    "demonstrations": _demonstrations,
+    "preferences": _preferences,
+}
+"""What can be collected: (recipe, actor's folder) -> (rows, the episodes they come from)."""
+
+
+def _cycled(tasks: Sequence[Task], recipe: Recipe) -> list[Task]:
+    """A small file of questions is gone through again and again."""
+    return list(islice(cycle(tasks), recipe.sft.demonstrations))
+
+
+def _sampled(recipe: Recipe, actor: str, tasks: Sequence[Task]) -> list[Trajectory]:
+    loaded = player(recipe, actor)
+    arena = arena_of(recipe).served(loaded.state)
+    key = (recipe.seed, 0)
+    return arena.play(tasks, loaded.policy, key=key, count_tokens=loaded.count_tokens)
+
+
+def _played(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    return [t for t in episodes if t.error is None and t.turns]
+
+
+def _extends(before: Turn, after: Turn) -> bool:
+    start = [*before.messages, _reply(before)]
+    return list(after.messages[: len(start)]) == start
+
+
+def _reply(turn: Turn) -> Message:
+    return {"role": "assistant", "content": turn.action.text}
