@@ -7,7 +7,6 @@ all come back; random numbers are keyed and need no saving; the pool has files o
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,5 @@ def _state(trainer: AsymmetricPPOTrainer, baseline: Any, extra: dict[str, Any]) 
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """A schedule's state without the functions it carries, which would need pickling."""
-    return {k: v for k, v in state.items() if not isinstance(v, list | Callable)} | {
-        k: v for k, v in state.items() if k in ("base_lrs", "_last_lr")
-    }
+    """A schedule's state without the functions it carries: they come from the recipe again."""
+    return state | {"lr_lambdas": [None] * len(state.get("lr_lambdas", ()))}

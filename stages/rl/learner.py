@@ -22,7 +22,8 @@ from stages.common.logprobs import log_softmax
 from stages.common.rows import Row
 from stages.rl import kl as divergence
 from stages.rl.losses import clip_count, clipped_surrogate, entropy
-from stages.rl.rows import ActorRow, RowBatch, collate, microbatches
+from stages.interaction.trajectory import Trajectory
+from stages.rl.rows import ActorRow, RowBatch, actor_rows, collate, microbatches
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
@@ -96,6 +97,25 @@ class ActorLearner:
                 reference[row.mask] = chosen
                 done.append(replace(row, reference=reference))
         return done
+
+    def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
+        """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
+        nothing = [[0.0] * len(e.turns) for e in episodes]
+        rows = self.with_reference(actor_rows(episodes, nothing), temperature)
+        drift = [[0.0] * len(e.turns) for e in episodes]
+        for row in rows:
+            per_token = divergence.k1(row.behaviour, row.reference)
+            for t in row.turn[row.mask].unique().tolist():
+                drift[row.episode][t] = float(per_token[row.turn == t].sum())
+        noted = []
+        for episode, sums in zip(episodes, drift, strict=True):
+            turns = zip(episode.turns, sums, strict=True)
+            noted.append(
+                episode.with_turns(
+                    [replace(t, info={**t.info, "kl_to_reference": x}) for t, x in turns]
+                )
+            )
+        return noted
 
     def update(
         self, rows: Sequence[ActorRow], objective: Objective, rng: np.random.Generator

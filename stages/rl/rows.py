@@ -29,6 +29,8 @@ class ActorRow:
     """The advantage of the token's turn."""
     reference: Tensor
     """log π_ref at the sampling temperature; 0 until ``learner`` has filled it in."""
+    turn: Tensor
+    """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
     """Index of the episode in the batch it came from."""
 
@@ -69,7 +71,7 @@ def actor_rows(
                 advantage[turn_of == t] = float(turn_advantages[t])
             ids = torch.tensor(merged.ids)
             reference = torch.zeros_like(behaviour)
-            rows.append(ActorRow(ids, mask, behaviour, advantage, reference, episode=i))
+            rows.append(ActorRow(ids, mask, behaviour, advantage, reference, turn_of, episode=i))
     return rows
 
 

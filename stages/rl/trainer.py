@@ -107,7 +107,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                     metrics |= spread | learner.update(rows, objective, rng)
                 episodes = annotated(now.waiting, judgement, advantages)[-len(episodes) :]
                 now.actor_version, now.waiting = now.actor_version + 1, []
-            self.lr_scheduler.step()
+                self.lr_scheduler.step()
 
             now.iteration += 1
             with clock("evaluation"):

@@ -79,18 +79,21 @@ class TrlPPOSetup(PPOTrainer):
         callbacks: Sequence[Any] = (),
     ) -> None:
         stop = getattr(actor.generation_config, "eos_token_id", None)
-        super().__init__(
-            args=config,
-            processing_class=tokenizer,
-            model=actor,
-            ref_model=reference,
-            reward_model=reward_model or NoRewardModel(actor.config),
-            train_dataset=_inert_dataset(config),
-            eval_dataset=_inert_dataset(config),
-            value_model=NoValueModel(),
-            callbacks=list(callbacks) or None,
-            peft_config=peft_config,
-        )
+        with warnings.catch_warnings():
+            # TRL 1.12 reads attributes that transformers 5 has renamed; nothing a user can mend.
+            warnings.simplefilter("ignore", FutureWarning)
+            super().__init__(
+                args=config,
+                processing_class=tokenizer,
+                model=actor,
+                ref_model=reference,
+                reward_model=reward_model or NoRewardModel(actor.config),
+                train_dataset=_inert_dataset(config),
+                eval_dataset=_inert_dataset(config),
+                value_model=NoValueModel(),
+                callbacks=list(callbacks) or None,
+                peft_config=peft_config,
+            )
         # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.
         actor.generation_config.eos_token_id = stop
 
@@ -133,7 +136,8 @@ def ppo_config(output_dir: Path, *, iterations: int, **arguments: Any) -> Asymme
         "gradient_accumulation_steps": 1,
         "num_mini_batches": 1,
         "num_sample_generations": 0,
-        "gradient_checkpointing": False,
+        "gradient_checkpointing": None,  # the old name; transformers 5 mirrors the new one
+        "activation_checkpointing": False,
         "bf16": on_gpu,
         "use_cpu": not on_gpu,
         "disable_tqdm": True,

@@ -7,6 +7,7 @@ never the goal, the privileged facts or the last exchanges.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +44,12 @@ class EncoderTrunk(nn.Module):
 
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
         return cls(encoder, AutoTokenizer.from_pretrained(folder), max_tokens=max_tokens)
+
+    def save_encoder(self, folder: Path) -> None:
+        """The encoder and its tokenizer as a plain Hugging Face folder."""
+        encoder: Any = self.encoder
+        encoder.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
 
     def prepare(self, views: Sequence[View]) -> list[Tensor]:
         """Token ids of each view, cut to the budget."""

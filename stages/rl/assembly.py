@@ -1,0 +1,223 @@
+"""The parts of an RL run, built from the recipe's sections and wired to the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.common.chat import encode_prompt
+from stages.common.errors import RunError, UsageError
+from stages.common.models import count_parameters, load_actor, load_tokenizer
+from stages.common.rows import Row
+from stages.common.run_folder import RunFolder, read_rows
+from stages.common.seeding import derived_seed
+from stages.interaction.environments import make_environment
+from stages.interaction.native import NativePolicy
+from stages.interaction.rewards.mix import RewardMix
+from stages.interaction.rewards.scorer import RewardModelScorer
+from stages.interaction.rollout import collect
+from stages.interaction.states import build_state
+from stages.interaction.tasks import draw_tasks
+from stages.interaction.trajectory import Trajectory
+from stages.recipe.models import Recipe, RlSection
+from stages.recipe.ranges import default_learning_rate
+from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
+from stages.rl.critic.learner import CriticLearner, FitPlan
+from stages.rl.critic.trunks import build_trunk
+from stages.rl.critic.views import ViewParts
+from stages.rl.learner import ActorLearner, Objective
+from stages.rl.losses import linear
+from stages.rl.pool import ExperiencePool
+from stages.rl.trainer import AsymmetricPPOTrainer
+from stages.rl.trl_adapter import ppo_config
+
+TRAIN_TASKS, EVALUATION_TASKS, EVALUATION_KEY = 3, 4, 1_000_000
+"""Places in random keys, so that no two uses share numbers."""
+PARALLEL = 128
+"""Environments played at once."""
+
+
+class Player:
+    """Plays the current actor in the recipe's environment."""
+
+    def __init__(self, recipe: Recipe, actor: Any, tokenizer: Any) -> None:
+        self.recipe, self.tokenizer = recipe, tokenizer
+        options = recipe.rl.actor
+        self.policy = NativePolicy(
+            actor,
+            tokenizer,
+            temperature=options.temperature,
+            max_new_tokens=options.max_new_tokens,
+        )
+        self.environment = make_environment(recipe.environment)
+
+    def play(self, split: str, count: int, key: tuple[int, int], version: int) -> list[Trajectory]:
+        """``count`` sampled episodes of fresh tasks; faults of the machinery come back, too."""
+        place = TRAIN_TASKS if split == "train" else EVALUATION_TASKS
+        return collect(
+            draw_tasks(self.environment, split, count, derived_seed(*key, place)),
+            make_environment=lambda: make_environment(self.recipe.environment),
+            make_state=lambda: build_state(
+                self.recipe.state, lambda messages: len(encode_prompt(self.tokenizer, messages))
+            ),
+            policy=self.policy,
+            key=key,
+            parallel=PARALLEL,
+            actor_version=version,
+        )
+
+    def collect(self, iteration: int, version: int) -> list[Trajectory]:
+        """One iteration's episodes. RunError if the machinery dropped all of them."""
+        key = (self.recipe.seed, iteration)
+        episodes = self.play("train", self.recipe.rl.episodes, key, version)
+        kept = [e for e in episodes if e.error is None and e.turns]
+        if not kept:
+            reasons = sorted({str(e.error) for e in episodes})
+            raise RunError(
+                f"all {len(episodes)} episodes of iteration {iteration} were dropped, by the "
+                f"environment's own faults: {reasons[0]}"
+            )
+        return kept
+
+
+@dataclass(frozen=True)
+class Rewarding:
+    """Raw components and scores to one reward per turn."""
+
+    mix: RewardMix
+    scorer: RewardModelScorer | None
+    kl_in_reward: float
+
+    def score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """The episodes with the reward model's raw score on every turn."""
+        return list(episodes) if self.scorer is None else self.scorer.score(episodes)
+
+    def turn_rewards(self, episode: Trajectory) -> list[float]:
+        """One reward per turn, in units of success."""
+        drift = [float(turn.info.get("kl_to_reference", 0.0)) for turn in episode.turns]
+        totals = self.mix.totals(episode)
+        return [r - self.kl_in_reward * d for r, d in zip(totals, drift, strict=True)]
+
+
+def build_rewarding(rl: RlSection, reward: Path | None) -> Rewarding:
+    """The mix, and the reward model where there is one."""
+    scorer = RewardModelScorer(reward) if reward is not None else None
+    mix = RewardMix(
+        weights=rl.rewards.weights,
+        dense_cap=rl.rewards.dense_cap,
+        reward_model_weight=rl.rewards.reward_model if scorer else 0.0,
+        score_clip=rl.rewards.score_clip,
+        score_mean=scorer.mean if scorer else 0.0,
+        score_std=scorer.std if scorer else 1.0,
+    )
+    in_reward = rl.ppo.kl_coef if rl.ppo.kl_loss == "in_reward" else 0.0
+    return Rewarding(mix, scorer, in_reward)
+
+
+def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -> Baseline:
+    """A learned critic, or the leave-one-out mean for ``critic.kind: none``."""
+    critic, ppo = recipe.rl.critic, recipe.rl.ppo
+    if critic.kind == "none":
+        return LeaveOneOutBaseline(rewarding.turn_rewards, discount=ppo.discount)
+    trunk = build_trunk(
+        critic.trunk, hidden_size=critic.hidden_size, max_tokens=critic.view.max_tokens
+    )
+    plan = FitPlan(
+        learning_rate=critic.learning_rate,
+        steps=critic.steps,
+        batch_size=critic.batch_size,
+        target_rate=critic.target_rate,
+        discount=ppo.discount,
+        gae_lambda=critic.gae_lambda,
+        max_grad_norm=critic.max_grad_norm,
+    )
+    parts = ViewParts(critic.view.history, critic.view.state, critic.view.privileged)
+    learner = CriticLearner(trunk, plan=plan, parts=parts, turn_rewards=rewarding.turn_rewards)
+    cadence = Cadence(
+        seed=recipe.seed,
+        discount=ppo.discount,
+        gae_lambda=ppo.gae_lambda,
+        target=critic.target,
+        max_age=recipe.rl.pool.max_age,
+        warm_up_iterations=critic.warm_up.max_iterations,
+        min_explained_variance=critic.warm_up.min_explained_variance,
+    )
+    return LearnedBaseline(learner, pool, cadence)
+
+
+def build_trainer(
+    recipe: Recipe, folder: RunFolder, sft: Path, rewarding: Rewarding
+) -> AsymmetricPPOTrainer:
+    """Actor and reference from the SFT folder, and TRL's set-up around them."""
+    tokenizer = load_tokenizer(sft, recipe.model.chat_template)
+    actor = load_actor(
+        sft, dtype=recipe.model.dtype, frozen=recipe.model.frozen, tokenizer=tokenizer
+    )
+    reference = load_actor(sft, dtype=recipe.model.dtype).requires_grad_(False)
+    options = recipe.rl.actor
+    rate = options.learning_rate or default_learning_rate("rl", count_parameters(actor))
+    arguments: dict[str, Any] = {
+        "learning_rate": rate,
+        "lr_scheduler_type": "polynomial",
+        "lr_scheduler_kwargs": {"lr_end": rate * options.final_rate_fraction, "power": 1.0},
+        "seed": recipe.seed,
+        "max_grad_norm": options.max_grad_norm,
+        "temperature": options.temperature,
+        "gamma": recipe.rl.ppo.discount,
+        "lam": recipe.rl.ppo.gae_lambda,
+        "cliprange": recipe.rl.ppo.clip_range,
+        "kl_coef": recipe.rl.ppo.kl_coef,
+        "num_ppo_epochs": recipe.rl.ppo.epochs,
+        "minibatch_episodes": recipe.rl.ppo.minibatch_episodes,
+        "whiten_min_std": recipe.rl.ppo.whiten_min_std,
+        "report_to": list(recipe.tracking.report_to),
+    }
+    try:
+        config = ppo_config(
+            folder.path, iterations=recipe.rl.iterations, **(arguments | recipe.rl.trainer)
+        )
+    except TypeError as error:
+        raise UsageError(f"rl.trainer holds an argument TRL's PPOConfig lacks: {error}") from None
+    return AsymmetricPPOTrainer(
+        config,
+        actor=actor,
+        reference=reference,
+        reward_model=rewarding.scorer.model if rewarding.scorer else None,
+        tokenizer=tokenizer,
+    )
+
+
+def build_learner(recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path) -> ActorLearner:
+    """The actor's learner; with SFT mixing it takes the rows that stage 1 left in its folder."""
+    ppo = recipe.rl.ppo
+    rows: list[Row] = []
+    if ppo.sft_coef > 0:
+        rows = [Row(tuple(r["input_ids"]), tuple(r["action_mask"])) for r in read_rows(sft)]
+        if not rows:
+            raise UsageError(
+                f"rl.ppo.sft_coef is {ppo.sft_coef} but {sft} holds no training rows; "
+                "run aac sft again or set it to 0"
+            )
+    return ActorLearner(
+        trainer,
+        epochs=ppo.epochs,
+        minibatch_episodes=ppo.minibatch_episodes,
+        microbatch_tokens=ppo.microbatch_tokens,
+        sft_rows=rows,
+    )
+
+
+def objective_at(rl: RlSection, iteration: int) -> Objective:
+    """The coefficients of one iteration; entropy moves linearly over the run."""
+    done = iteration / max(rl.iterations - 1, 1)
+    return Objective(
+        clip_range=rl.ppo.clip_range,
+        kl_coef=rl.ppo.kl_coef,
+        kl_loss=rl.ppo.kl_loss,
+        entropy_coef=linear(rl.ppo.entropy_coef, rl.ppo.entropy_coef_final, done),
+        sft_coef=rl.ppo.sft_coef,
+        temperature=rl.actor.temperature,
+        max_grad_norm=rl.actor.max_grad_norm,
+    )

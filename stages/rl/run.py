@@ -1,0 +1,84 @@
+"""Stage 3: verify the parents, build the parts, train, save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.common.console import quiet_libraries
+from stages.common.errors import HandoffError, UsageError
+from stages.common.manifest import Manifest, build_manifest, verify_parent
+from stages.common.run_folder import RunFolder, RunRequest
+from stages.common.seeding import seed_everything, set_threads
+from stages.recipe.models import Recipe
+
+
+@dataclass(frozen=True)
+class Parents:
+    """Verified folders of the earlier stages."""
+
+    sft: Path
+    sft_manifest: Manifest
+    reward: Path | None
+    reward_manifest: Manifest | None
+
+
+def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
+    """Train the actor of the SFT folder in the recipe's environment; returns the summary.
+
+    Raises HandoffError for parents that do not fit, UsageError for a recipe that cannot work,
+    RunError when training itself fails.
+    """
+    parents = verify_parents(recipe, request)
+    folder = RunFolder.open(request, "rl")
+    if request.dry_run:
+        return {}
+    set_threads(recipe.threads)
+    seed_everything(recipe.seed)
+    with quiet_libraries(folder.log_path):
+        from stages.rl.session import Session
+
+        session = Session(recipe, folder, parents.sft, parents.reward)
+        session.resume(folder.checkpoint())
+        session.train()
+        summary = session.save()
+    folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
+    manifest = build_manifest(
+        folder.path,
+        "rl",
+        recipe=recipe.model_dump(mode="json"),
+        parents=folders,
+        metrics=summary,
+    )
+    folder.finish(manifest, summary)
+    return summary
+
+
+def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
+    """The SFT folder and, if the recipe weighs it, the reward model; each proved unaltered."""
+    sft = request.parents.get("sft")
+    if sft is None:
+        raise UsageError("aac rl needs an SFT folder; run aac sft first or name one with --sft")
+    sft_manifest = verify_parent(sft, "sft")
+    if recipe.rl.rewards.reward_model == 0:
+        return Parents(sft, sft_manifest, None, None)
+    reward = request.parents.get("reward")
+    if reward is None:
+        raise HandoffError(
+            "rl.rewards.reward_model is above 0 but there is no reward model; run aac train-reward "
+            "first, name one with --reward, or go without by --no-reward"
+        )
+    reward_manifest = verify_parent(reward, "reward")
+    _verify_tokenizers(reward, reward_manifest, sft, sft_manifest)
+    return Parents(sft, sft_manifest, reward, reward_manifest)
+
+
+def _verify_tokenizers(reward: Path, theirs: Manifest, sft: Path, ours: Manifest) -> None:
+    """A reward model grown from the actor's trunk must read text as the actor does."""
+    own_trunk = theirs.recipe.get("reward", {}).get("base") in ("sft", "actor")
+    if own_trunk and theirs.tokenizer_hash != ours.tokenizer_hash:
+        raise HandoffError(
+            f"the tokenizer of the reward model {reward} differs from that of the actor {sft}; "
+            "train the reward model from this actor again"
+        )
