@@ -90,7 +90,9 @@ def _guarded(call: Callable[[], None], options: Basics) -> None:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        _complain("interrupted; run the same command again to go on from the last checkpoint.")
+        _complain(
+            "interrupted; the same command goes on from the last checkpoint, if there is one."
+        )
         raise typer.Exit(INTERRUPTED) from None
     except AacError as error:
         _trace(options)

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MARKER = ".aac-run.json"
+ROWS = "rows.jsonl"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 
 
@@ -187,6 +188,22 @@ def read_json(path: Path) -> Any:
         raise UsageError(f"{path} does not exist; check the path.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid JSON ({error}); restore or remove it.") from None
+
+
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Keep a stage's training rows in its folder, whole or not at all, for a later stage."""
+    temporary = folder / (ROWS + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    os.replace(temporary, folder / ROWS)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows that ``write_rows`` kept; none when the stage kept none."""
+    if not (folder / ROWS).is_file():
+        return []
+    with (folder / ROWS).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def _owner(path: Path) -> str | None:

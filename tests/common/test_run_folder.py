@@ -16,7 +16,9 @@ from stages.common.run_folder import (
     RunRequest,
     is_finished,
     read_json,
+    read_rows,
     write_json,
+    write_rows,
 )
 
 
@@ -161,3 +163,11 @@ def test_read_json_says_what_is_wrong(tmp_path):
     (tmp_path / "b.json").write_text("{")
     with pytest.raises(UsageError, match="not valid JSON"):
         read_json(tmp_path / "b.json")
+
+
+def test_rows_for_a_later_stage(tmp_path):
+    assert read_rows(tmp_path) == []
+    rows = [{"input_ids": [1, 2], "action_mask": [False, True]}, {"input_ids": []}]
+    write_rows(tmp_path, iter(rows))
+    assert read_rows(tmp_path) == rows
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
