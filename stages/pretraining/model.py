@@ -18,12 +18,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 WIDTH, LAYERS, HEADS, INNER = 128, 3, 4, 320
 POSITIONS = 1024
-ROPE_THETA = 1e5
+ROPE_THETA = 1e6
 
 _EMBEDDING_STD = 0.1
 _CONSTANT = 0.3
 """Value of embedding dimension 0 for every token: what the previous-token head works with."""
-_SLOW_PAIR = 7
+_SLOW_PAIR = 6
 """Rotary pairs from here on turn too slowly to matter within a dialogue: used for content."""
 
 
@@ -56,7 +56,10 @@ def _plain(model: LlamaForCausalLM) -> None:
     std = 0.5 / math.sqrt(WIDTH)
     for name, weight in model.named_parameters():
         if "embed_tokens" in name:
-            weight.normal_(0.0, _EMBEDDING_STD)
+            # Rows of one length: the constant keeps its size through the normalisation.
+            weight[:, 0] = 0.0
+            weight[:, 1:].normal_()
+            weight *= _EMBEDDING_STD * math.sqrt(WIDTH) / weight.norm(dim=1, keepdim=True)
             weight[:, 0] = _CONSTANT
         elif weight.dim() == 2:
             branch = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -65,7 +68,9 @@ def _plain(model: LlamaForCausalLM) -> None:
 
 def _copy_circuit(model: LlamaForCausalLM) -> None:
     size = WIDTH // HEADS
-    read, write = _frame(size), _frame(size)
+    # What is written for the second layer shares no direction with what is read and copied.
+    write, read, *values = _frame(4 * size - 1).split(size)
+    values = [values[0], torch.cat([values[1], read[:1]])]
     first, second = (model.model.layers[i].self_attn for i in (0, 1))
     _previous_token(first, size, read, write)
     for head in (0, 1):
@@ -73,19 +78,19 @@ def _copy_circuit(model: LlamaForCausalLM) -> None:
         slow = [*range(_SLOW_PAIR, size // 2), *range(size // 2 + _SLOW_PAIR, size)]
         part = slice(0, len(slow)) if head == 0 else slice(size - len(slow), size)
         query, key = torch.zeros(size, WIDTH), torch.zeros(size, WIDTH)
-        query[slow], key[slow] = 1.7 * read[part], 1.7 * write[part]
+        query[slow], key[slow] = 2.2 * read[part], 2.2 * write[part]
         second.q_proj.weight[rows], second.k_proj.weight[rows] = query, key
-        value = _frame(size)
-        second.v_proj.weight[rows], second.o_proj.weight[:, rows] = value, 0.3 * value.T
+        value = values[head]
+        second.v_proj.weight[rows], second.o_proj.weight[:, rows] = value, 0.7 * value.T
 
 
 def _previous_token(attention: Any, size: int, read: Tensor, write: Tensor) -> None:
     """Head 0: keys are a constant, queries the same one turned back by one position."""
-    half = size // 2
-    speed = ROPE_THETA ** (-torch.arange(half) / half)
+    half, fast = size // 2, 5
+    speed = ROPE_THETA ** (-torch.arange(fast) / half)
     query, key = torch.zeros(size, WIDTH), torch.zeros(size, WIDTH)
-    key[:half, 0] = 2.8
-    query[:half, 0], query[half:, 0] = 2.8 * speed.cos(), -2.8 * speed.sin()
+    key[:fast, 0] = 2.8
+    query[:fast, 0], query[half : half + fast, 0] = 2.8 * speed.cos(), -2.8 * speed.sin()
     attention.q_proj.weight[:size], attention.k_proj.weight[:size] = query, key
     attention.v_proj.weight[:size], attention.o_proj.weight[:, :size] = read, 0.2 * write.T
 
