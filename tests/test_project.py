@@ -1,0 +1,114 @@
+"""What a fresh clone relies on: pinned versions, Makefile targets, CI script, no network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NetworkBlocked
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if "==" in line and not line.startswith("#")
+)
+TARGETS = (
+    "setup quickstart test test-full sft reward rl eval lint bench clean base help".split()  # noqa: SIM905
+)
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_dependency_is_pinned():
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    names = {re.split(r"[<>=;\s\[]", text)[0].lower() for text in wanted}
+    assert names <= {name.lower() for name in PINS}
+
+
+def test_versions_that_the_design_rests_on():
+    assert PINS["torch"] == "2.13.0"
+    assert PINS["trl"].startswith("1.12.")
+    assert "trl>=1.12,<1.13" in PROJECT["dependencies"]
+    assert any(re.match(r"deepspeed.*sys_platform == .linux.", d) for d in PROJECT["dependencies"])
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert PROJECT["scripts"] == {"aac": "aacli.app:main"}
+
+
+@needs_make
+def test_help_names_every_target():
+    out = make().stdout
+    for target in TARGETS:
+        assert re.search(rf"^  make {target} +\w", out, re.MULTILINE), target
+
+
+@needs_make
+@pytest.mark.parametrize("target", [t for t in TARGETS if t not in ("help", "clean")])
+def test_targets_set_up_the_environment_first(target, tmp_path):
+    done = make("-n", target, f"VENV={tmp_path}/venv", "PIP_ARGS=--find-links wheels")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    install = next(i for i, line in enumerate(lines) if " -m pip install" in line)
+    assert "--find-links wheels -c constraints.txt -e" in lines[install]
+    uses = [i for i, line in enumerate(lines) if "/bin/aac" in line or "/bin/ruff" in line]
+    assert all(i > install for i in uses)
+
+
+@needs_make
+def test_stage_targets_run_the_real_commands_on_any_recipe(tmp_path):
+    stamp = tmp_path / ".installed"
+    stamp.touch()
+    words = ["-n", "sft", "reward", "rl", "RECIPE=recipes/smoke.yaml", f"VENV={tmp_path}"]
+    commands = [line.removeprefix(f"{tmp_path}/bin/") for line in make(*words).stdout.splitlines()]
+    assert [line.strip() for line in commands] == [
+        "aac sft recipes/smoke.yaml",
+        "aac train-reward recipes/smoke.yaml",
+        "aac rl recipes/smoke.yaml",
+    ]
+
+
+@needs_make
+def test_old_or_missing_python_is_one_clear_sentence(tmp_path):
+    old = tmp_path / "python"
+    old.write_text('#!/bin/sh\ncase "$2" in *platform*) echo 3.9.1;; *) exit 1;; esac\n')
+    old.chmod(0o755)
+    done = make("sft", f"PYTHON={old}", f"VENV={tmp_path}/venv")
+    assert done.returncode != 0
+    assert f"aac needs Python 3.11 or newer, but '{old}' is 3.9.1" in done.stdout
+    assert "make sft PYTHON=" in done.stdout
+    missing = make("sft", "PYTHON=no-such-python", f"VENV={tmp_path}/venv")
+    assert "'no-such-python' is missing" in missing.stdout
+
+
+def test_ci_runs_the_tests_and_the_three_stages():
+    script = (ROOT / ".ci/run").read_text()
+    assert (ROOT / ".ci/run").stat().st_mode & 0o100
+    assert "set -e" in script
+    assert re.search(r"^make test$", script, re.MULTILINE)
+    assert re.search(r"^make sft reward rl RECIPE=recipes/smoke.yaml", script, re.MULTILINE)
+
+
+def test_tests_cannot_reach_the_network():
+    with socket.socket() as sock, pytest.raises(NetworkBlocked, match="tests use no network"):
+        sock.connect(("192.0.2.1", 80))
+
+
+def test_tests_may_use_this_machine():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer = threading.Thread(target=lambda: server.accept()[0].close())
+        answer.start()
+        with socket.create_connection(server.getsockname()):
+            pass
+        answer.join()
