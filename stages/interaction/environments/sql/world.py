@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from stages.interaction.environments.sql.lexicon import NUMBER, TEXT, Column, Domain, Table
 
@@ -28,7 +29,7 @@ class World:
     """Table name to (column, type) pairs, in the order they are listed."""
     rows: Mapping[str, tuple[Row, ...]] = field(hash=False)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Short hash of schema and rows: half of what decides the split of a question."""
         text = repr((sorted(self.tables.items()), sorted(self.rows.items())))
