@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from aacli.command import command, emit
 from aacli.folders import pipeline_request
 from aacli.options import RecipePath, StageOptions
+from aacli.outcome import suggest, typed
+from stages.common.console import say
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +26,22 @@ def run(recipe: RecipePath, options: StageOptions) -> None:
     loaded = options.load(recipe)
     from stages.pipeline import run as run_pipeline
 
-    summary = run_pipeline(loaded, pipeline_request(loaded, options))
+    request = pipeline_request(loaded, options)
+    summary = run_pipeline(loaded, request)
     if options.json:
         emit(summary)
+    elif request.dry_run:
+        say("run: a dry run trains and writes nothing.")
+    else:
+        suggest(*_next(recipe, options, request.output_dir / "rl"))
+
+
+def _next(recipe: Path, options: StageOptions, actor: Path) -> list[str]:
+    """Talk to the agent, measure it, watch a task, and the same with data of one's own."""
+    own = "--set sft.data=dialogues.jsonl --set reward.data=preferences.jsonl"
+    return [
+        typed("chat", recipe, options, actor=actor),
+        f"{typed('chat', recipe, options, actor=actor)} --task 0",
+        typed("eval", recipe, options, actor=actor),
+        f"{typed('run', recipe, options, output_dir=Path('runs/mine'))} {own}",
+    ]

@@ -67,6 +67,41 @@ def groups_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def pipeline_table(summary: Mapping[str, Any]) -> Table:
+    """What ``aac run`` ends with: the stages, and what they are to be compared with."""
+    headings = ("seconds", "sampled", "greedy", "return", "turns", "repeated calls")
+    episodes = summary["baselines"]["base"]["episodes"]
+    table = _table(f"success on {episodes} held-out tasks", "", *headings)
+    for name, row in summary["baselines"].items():
+        table.add_row(_BASELINES.get(name, name), DASH, *_row(row))
+    table.add_section()
+    for name, row in summary["stages"].items():
+        cells = _row(row) if "sampled" in row else (f"accuracy {percent(row.get('accuracy'))}",)
+        table.add_row(name, number(float(row["seconds"]), 1), *cells)
+    table.add_section()
+    table.add_row("all", number(float(summary["seconds"]), 1))
+    return table
+
+
+_BASELINES = {
+    "base": "base, untrained",
+    "null": "says nothing",
+    "random": "random calls",
+    "most_frequent": "most frequent answer",
+}
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    greedy = percent(row["success_greedy"]) if "success_greedy" in row else DASH
+    return (
+        percent(row["success_sampled"]),
+        greedy,
+        number(row["return"]),
+        number(row["turns"]),
+        percent(row["repeated_calls"]),
+    )
+
+
 def checks_table(result: Mapping[str, Any]) -> Table:
     """What ``aac env check`` found: the contract, then the scripted policies."""
     table = _table(f"environment {result['environment']}", "check or policy", "result")

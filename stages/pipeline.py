@@ -1,0 +1,274 @@
+"""``aac run``: the three stages and their evaluations in order, each done once.
+
+The root folder holds ``sft/``, ``reward/``, ``rl/``, ``evaluations/`` (figures by the hash of what
+was measured), ``readiness.json`` and ``summary.json``. What is there already is not done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stages.common.console import say, warn
+from stages.common.errors import HandoffError, UsageError
+from stages.common.manifest import content_hash, fingerprint, read_manifest, verify_parent
+from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
+from stages.common.seeding import set_threads
+from stages.evaluation.actor import LoadedActor
+from stages.evaluation.arena import HeldOut
+from stages.evaluation.run import (
+    held_out,
+    measure_actor,
+    measure_policy,
+    player,
+    readiness_check,
+)
+from stages.evaluation.tables import groups_table, pipeline_table
+from stages.recipe.models import Recipe
+
+PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
+"""Stages in their order, and the stages each is built on."""
+FOOLS = ("null", "random", "most_frequent")
+SECTIONS = {
+    "sft": ("seed", "model", "environment", "state", "sft"),
+    "reward": ("seed", "model", "environment", "state", "reward"),
+    "rl": ("seed", "model", "environment", "state", "rl"),
+}
+"""Parts of a recipe that a finished stage depends on."""
+
+Figures = dict[str, Any]
+
+
+def stage_function(name: str) -> Callable[[Recipe, RunRequest], Figures]:
+    """``run`` of a stage, imported when it is first needed."""
+    return import_module(f"stages.{name}.run").run
+
+
+def run(recipe: Recipe, request: RunRequest) -> Figures:
+    """SFT, reward model and RL with evaluations between them; returns the content of
+    ``summary.json``. With ``overwrite`` everything is done anew.
+
+    Raises HandoffError where a finished stage was built on something else than lies there now.
+    """
+    _check_root(request)
+    pipeline = Pipeline(recipe, request)
+    if request.dry_run:
+        return pipeline.dry_run()
+    request.output_dir.mkdir(parents=True, exist_ok=True)
+    set_threads(recipe.threads)
+    pipeline.baselines()
+    pipeline.stage("sft")
+    pipeline.evaluate("sft")
+    if "reward" in pipeline.stages:
+        pipeline.stage("reward")
+    if recipe.evaluation.readiness:
+        pipeline.readiness()
+    pipeline.stage("rl")
+    pipeline.evaluate("rl")
+    return pipeline.finish()
+
+
+class Pipeline:
+    """One run of all stages: knows what is done, does what is not, and keeps the summary."""
+
+    def __init__(self, recipe: Recipe, request: RunRequest) -> None:
+        self.recipe, self.request, self.root = recipe, request, request.output_dir
+        reward_used = recipe.rl.rewards.reward_model > 0
+        self.stages = [name for name in PARENTS if name != "reward" or reward_used]
+        self.summary: Figures = {"recipe": recipe.name, "seed": recipe.seed, "seconds": 0.0}
+        self.summary |= {"stages": {}, "baselines": {}}
+        self._before: Figures = self._summary_before()
+        self._start = time.perf_counter()
+        self._earlier = 0.0
+        """Seconds that were spent on what is not done again."""
+        self._loaded: tuple[str, LoadedActor] | None = None
+
+    @cached_property
+    def tasks(self) -> HeldOut:
+        """The held-out tasks, the same for everyone."""
+        return held_out(self.recipe)
+
+    def dry_run(self) -> Figures:
+        """Let every stage whose parents exist check its input; nothing is trained or written."""
+        for name in self.stages:
+            parents = self._parents(name)
+            if self._is_done(name):
+                self._check_finished(name)
+            elif all(map(is_finished, parents.values())):
+                stage_function(name)(self.recipe, self._stage_request(name))
+            else:
+                say(f"{name}: to be checked once {' and '.join(parents)} are finished")
+                continue
+            say(f"{name}: in order")
+        return {}
+
+    def stage(self, name: str) -> None:
+        """Run a stage, unless it is finished and still fits what it was built on."""
+        if self._is_done(name):
+            self._check_finished(name)
+            say(f"{name}: finished before")
+            figures = dict(read_json(self.root / name / "summary.json"))
+            figures["seconds"] = self._seconds_before(name, figures)
+            self._earlier += figures["seconds"]
+        else:
+            say(f"{name}: starts")
+            start = time.perf_counter()
+            figures = stage_function(name)(self.recipe, self._stage_request(name))
+            figures = dict(figures) | {"seconds": round(time.perf_counter() - start, 1)}
+        self.summary["stages"][name] = figures
+        self._save()
+
+    def baselines(self) -> None:
+        """The untrained actor and scripted policies, so that the figures can be judged."""
+        self.summary["baselines"]["base"] = self._both("base", self.recipe.model.actor)
+        for name in FOOLS:
+            try:
+                row = self._cached(name, [name], partial(self._fool, name))
+                self.summary["baselines"][name] = _short({"sampled": row})
+            except UsageError as error:
+                warn(f"the {name} policy was not played: {error}")
+        self._save()
+
+    def evaluate(self, name: str) -> None:
+        """Measure a stage's actor, sampled and greedy."""
+        self.summary["stages"][name] |= self._both(name, str(self.root / name))
+        self._save()
+
+    def readiness(self) -> None:
+        """What RL can learn from this SFT actor (B9), in figures and one sentence."""
+        folder = str(self.root / "sft")
+        report = self._cached(
+            "readiness",
+            [_identity(folder), self.recipe.evaluation.readiness_tasks],
+            lambda: readiness_check(self.recipe, self._player(folder)),
+        )
+        self.summary["readiness"] = report
+        write_json(self.root / "readiness.json", report)
+        say(report["advice"])
+        self._save()
+
+    def finish(self) -> Figures:
+        """Write the summary and show it as tables."""
+        self._save()
+        say(pipeline_table(self.summary))
+        stages = {n: self.summary["stages"][n]["sampled"] for n in ("sft", "rl")}
+        base = self.summary["baselines"]["base"]["sampled"]
+        say(groups_table({"base": base, **stages}))
+        return self.summary
+
+    def _both(self, name: str, folder: str) -> Figures:
+        """Sampled and greedy figures of an actor, from an earlier run if nothing has changed."""
+        measured = {}
+        for how in ("sampled", "greedy"):
+            measured[how] = self._cached(
+                f"{name}-{how}",
+                [_identity(folder), how, self.recipe.rl.actor.model_dump(mode="json")],
+                partial(self._actor, folder, greedy=how == "greedy"),
+            )
+        return _short(measured)
+
+    def _actor(self, folder: str, *, greedy: bool) -> Figures:
+        return measure_actor(self.tasks, self._player(folder), greedy=greedy)
+
+    def _fool(self, name: str) -> Figures:
+        return measure_policy(self.tasks, name)
+
+    def _player(self, folder: str) -> LoadedActor:
+        """The actor of a folder; the last one stays loaded."""
+        if self._loaded is None or self._loaded[0] != folder:
+            self._loaded = (folder, player(self.recipe, folder))
+        return self._loaded[1]
+
+    def _cached(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:
+        """Figures on disk, named by the hash of all that they depend on."""
+        recipe = self.recipe.model_dump(mode="json")
+        how = {k: recipe[k] for k in ("environment", "state", "evaluation")}
+        key = fingerprint([who, how, recipe["rl"]["rewards"], recipe["model"]["dtype"]])
+        path = self.root / "evaluations" / f"{name}-{key[:12]}.json"
+        if path.is_file() and not self.request.overwrite:
+            row = read_json(path)
+            self._earlier += row["seconds"]
+            return row["figures"]
+        start = time.perf_counter()
+        figures = measure()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seconds = round(time.perf_counter() - start, 2)
+        write_json(path, {"seconds": seconds, "figures": figures})
+        return figures
+
+    def _save(self) -> None:
+        spent = self._earlier + time.perf_counter() - self._start
+        self.summary["seconds"] = round(spent, 1)
+        write_json(self.root / "summary.json", self.summary)
+
+    def _is_done(self, name: str) -> bool:
+        return is_finished(self.root / name) and not self.request.overwrite
+
+    def _parents(self, name: str) -> dict[str, Path]:
+        return {p: self.root / p for p in PARENTS[name] if p in self.stages}
+
+    def _stage_request(self, name: str) -> RunRequest:
+        return replace(self.request, output_dir=self.root / name, parents=self._parents(name))
+
+    def _check_finished(self, name: str) -> None:
+        manifest = verify_parent(self.root / name, name)
+        for parent, folder in self._parents(name).items():
+            built_on = manifest.parents.get(parent, {}).get("hash")
+            if read_manifest(folder).content_hash != built_on:
+                raise HandoffError(
+                    f"{self.root / name} was built on another {parent} than {folder} holds now; "
+                    "pass --overwrite to do everything anew, or another --output-dir."
+                )
+        _warn_of_changes(self.root / name, manifest.recipe, self.recipe, SECTIONS[name])
+
+    def _seconds_before(self, name: str, figures: Mapping[str, Any]) -> float:
+        """What the stage took when it ran, by the last summary or else by its own."""
+        before = self._before.get("stages", {}).get(name, {})
+        return float(before.get("seconds", figures.get("seconds", 0.0)))
+
+    def _summary_before(self) -> Figures:
+        path = self.root / "summary.json"
+        return read_json(path) if path.is_file() else {}
+
+
+def _check_root(request: RunRequest) -> None:
+    if is_finished(request.output_dir):
+        raise UsageError(
+            f"{request.output_dir} is the folder of a single stage; --output-dir of aac run is the "
+            "root that holds sft/, reward/ and rl/."
+        )
+    if request.resume not in ("auto", "never"):
+        raise UsageError(
+            f"--resume {request.resume} names one stage's checkpoint; aac run takes auto or never."
+        )
+
+
+def _identity(folder: str) -> str:
+    """What tells one actor from another: the hash of its files, or the hub id."""
+    return content_hash(Path(folder)) if Path(folder).is_dir() else folder
+
+
+def _short(measured: Mapping[str, Figures]) -> Figures:
+    """The figures most asked for by flat names, and all of them below."""
+    sampled = measured["sampled"]
+    names = ("episodes", "return", "turns", "repeated_calls", "loops", "seen", "unseen")
+    flat = {f"success_{how}": figures["success"] for how, figures in measured.items()}
+    return {**flat, **{name: sampled[name] for name in names}, **measured}
+
+
+def _warn_of_changes(
+    folder: Path, then: Mapping[str, Any], recipe: Recipe, sections: tuple[str, ...]
+) -> None:
+    """Say so when a finished stage that is kept was made by a recipe that reads otherwise."""
+    now = recipe.model_dump(mode="json")
+    changed = [name for name in sections if then.get(name) != now[name]]
+    if changed:
+        warn(
+            f"{folder} was made with another recipe (changed: {', '.join(changed)}); it is kept, "
+            "--overwrite does everything anew."
+        )
