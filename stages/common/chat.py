@@ -125,6 +125,27 @@ def dialogue_turns(
     return turns
 
 
+def exchange_rows(tokenizer: Any, exchanges: Iterable[tuple[Sequence[Message], str]]) -> list[Row]:
+    """Training rows of one dialogue given as (messages shown, reply to be learned).
+
+    One row where every state extends the one before and the template renders earlier replies as
+    they were given; otherwise a row wherever the thread breaks. Nothing is cut.
+    """
+    merged = merge_turns(dialogue_turns(tokenizer, exchanges))
+    return [Row(m.ids, m.action_mask) for m in merged]
+
+
+def dialogue_exchanges(
+    messages: Sequence[Message], *, last_reply_only: bool = False
+) -> list[tuple[Sequence[Message], str]]:
+    """(what comes before, reply) for each assistant message; UsageError if there is none."""
+    places = [k for k, m in enumerate(messages) if m["role"] == "assistant"]
+    if not places:
+        raise UsageError("A dialogue has no assistant message, so there is nothing to learn.")
+    places = places[-1:] if last_reply_only else places
+    return [(messages[:k], messages[k]["content"] or "") for k in places]
+
+
 def dialogue_rows(
     tokenizer: Any,
     messages: Sequence[Message],
@@ -134,17 +155,11 @@ def dialogue_rows(
 ) -> list[Row]:
     """Training rows of one dialogue: every assistant message is learned, with its stop token.
 
-    One row where the template renders earlier replies as they were given; otherwise one per
-    reply (some templates strip reasoning from the history). Longer rows lose the middle of
-    their history, never the last reply. UsageError: no reply, or a reply that cannot fit.
+    Longer rows lose the middle of their history, never the last reply. UsageError: no reply, or
+    a reply that cannot fit.
     """
-    places = [k for k, m in enumerate(messages) if m["role"] == "assistant"]
-    if not places:
-        raise UsageError("A dialogue has no assistant message, so there is nothing to learn.")
-    places = places[-1:] if last_reply_only else places
-    exchanges = [(messages[:k], messages[k]["content"] or "") for k in places]
-    merged = merge_turns(dialogue_turns(tokenizer, exchanges))
-    rows = [cut_row(Row(m.ids, m.action_mask), max_length) for m in merged]
+    exchanges = dialogue_exchanges(messages, last_reply_only=last_reply_only)
+    rows = [cut_row(row, max_length) for row in exchange_rows(tokenizer, exchanges)]
     if None in rows:
         raise UsageError(f"A reply alone is longer than max_length ({max_length} tokens).")
     return [row for row in rows if row is not None]

@@ -1,0 +1,163 @@
+"""What the SFT and reward stages share in driving TRL's trainers.
+
+Fixed data order, atomic checkpoints, metrics to the run folder, one progress line, and no word
+to anybody else: telemetry, hub and model cards are off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, TrainerCallback
+
+from stages.common.errors import RunError, UsageError
+from stages.common.run_folder import MetricsWriter
+
+LOG_EVERY = 25
+"""Optimizer steps between two lines of metrics."""
+_OURS = (
+    "output_dir",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "max_length",
+    "packing",
+    "padding_free",
+    "dataset_kwargs",
+    "assistant_only_loss",
+    "completion_only_loss",
+    "train_sampling_strategy",
+    "eval_strategy",
+    "load_best_model_at_end",
+    "push_to_hub",
+    "seed",
+)
+
+
+class StageTrainer:
+    """Mixed in before a TRL trainer."""
+
+    args: Any
+
+    def _send_telemetry(self) -> None:
+        """TRL reports runs to its makers by default; a person's run is theirs."""
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The run folder has a card of its own."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(Path(self.args.output_dir) / ".writing")
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Written under another name, then renamed: a kill leaves whole checkpoints only."""
+        target, writing = Path(self.args.output_dir), Path(self._get_output_dir(trial))
+        if self.args.should_save:
+            shutil.rmtree(writing, ignore_errors=True)
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        if not self.args.should_save:
+            return
+        (new,) = writing.iterdir()
+        old = list(target.glob("checkpoint-*"))
+        shutil.rmtree(target / new.name, ignore_errors=True)
+        os.replace(new, target / new.name)
+        for folder in old:
+            if folder.name != new.name:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def without_printing(trainer: Any) -> Any:
+    """The trainer, less its habit of printing every log line to standard output."""
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+class RunLog(TrainerCallback):
+    """Metrics of TRL's log lines to metrics.jsonl under the names we use; the progress bar."""
+
+    def __init__(
+        self, metrics: MetricsWriter, names: Mapping[str, str], advance: Callable[..., None]
+    ) -> None:
+        """``names``: TRL's name to ours. ``advance``: of ``console.progress``."""
+        self._metrics, self._names, self._advance = metrics, names, advance
+        self._step = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A resumed run starts further along."""
+        self._move(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """One optimizer step is done."""
+        self._move(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """TRL says how training goes."""
+        found = {ours: logs[name] for name, ours in self._names.items() if name in logs}
+        summary = "loss" not in logs and not any(name.startswith("eval_") for name in logs)
+        if summary or not found or not state.is_world_process_zero:
+            return
+        self._metrics.write(state.global_step, found)
+        if "loss" in logs:
+            self._advance(0, note=f"loss {logs['loss']:.3f}")
+            if not torch.isfinite(torch.tensor(float(logs["loss"]))):
+                raise RunError(
+                    f"the loss is {logs['loss']} at step {state.global_step}; "
+                    "lower the learning rate or look at the data."
+                )
+
+    def _move(self, step: int) -> None:
+        self._advance(step - self._step)
+        self._step = step
+
+
+def precision(dtype: str) -> tuple[str, bool]:
+    """(type to load weights in, bf16 autocast?) for training.
+
+    ``auto`` trains float32 weights, on a GPU in bf16 autocast: AdamW steps at the usual rates are
+    smaller than bf16 weights can take up.
+    """
+    if dtype == "auto":
+        return "float32", torch.cuda.is_available()
+    return dtype, False
+
+
+def training_arguments(
+    kind: Any,
+    section: str,
+    *,
+    ours: Mapping[str, Any],
+    extra: Mapping[str, Any],
+) -> Any:
+    """A TRL config of class ``kind``: common settings, the stage's, then the recipe's ``trainer``.
+
+    UsageError on an argument TRL does not know, does not take, or that the recipe sets elsewhere.
+    """
+    known = {field.name for field in fields(kind) if field.init}
+    for name in extra:
+        if name in _OURS or name not in known:
+            why = "is set by the recipe's own keys" if name in _OURS else "is unknown to TRL"
+            raise UsageError(f"{section}.trainer.{name} {why} ({kind.__name__}); leave it out.")
+    common = {
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "sequential",
+        "logging_steps": LOG_EVERY,
+        "save_strategy": "steps",
+        "weight_decay": 0.0,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+    }
+    try:
+        return kind(**(common | dict(ours) | dict(extra)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{section}.trainer is not accepted by TRL: {error}") from error

@@ -1,0 +1,150 @@
+"""What stage 1 learns from: demonstrations of an expert, or a person's own files.
+
+Everything becomes exchanges (messages shown, wanted reply), then rows in which exactly the
+replies and their stop tokens are learned, after the prompts that reinforcement learning shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.common.chat import (
+    check_stop_token,
+    dialogue_exchanges,
+    exchange_rows,
+    stop_ids,
+)
+from stages.common.errors import UsageError
+from stages.common.messages import Message
+from stages.common.records import Record, read_records
+from stages.common.rows import Row, cut_row
+from stages.common.shapes import Dialogue, read_dialogue
+from stages.interaction.actions import tool_prompt
+from stages.interaction.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Example:
+    """One dialogue to learn from."""
+
+    exchanges: tuple[tuple[Sequence[Message], str], ...]
+    """(messages shown, wanted reply)."""
+    success: bool | None = None
+    """None: nobody said."""
+    place: str = ""
+    """Where it stands in a person's file."""
+
+
+@dataclass(frozen=True)
+class SftRows:
+    """Rows to train on and held-out rows, split by dialogue."""
+
+    train: list[Row]
+    validation: list[Row]
+    cut: int
+    """Rows that lost the middle of their history to ``max_length``."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one pass over the training rows."""
+        return sum(map(len, self.train))
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Dialogues of a person's file, or the episodes of a run's ``trajectories``.
+
+    UsageError naming file and row on whatever is in no known shape.
+    """
+    return [_example(record) for record in read_records(path)]
+
+
+def episode_examples(episodes: Sequence[Trajectory]) -> list[Example]:
+    """Every turn of every episode that the machinery did not drop."""
+    kept = [(e, _episode_exchanges(e)) for e in episodes if e.error is None]
+    return [Example(turns, e.success) for e, turns in kept if turns]
+
+
+def only_successful(examples: Sequence[Example], source: str) -> list[Example]:
+    """Those marked as successful; UsageError if none is marked or none succeeded."""
+    kept = [e for e in examples if e.success]
+    if not kept:
+        marked = any(e.success is not None for e in examples)
+        why = "none of them succeeded" if marked else "no row has a success or reward field"
+        raise UsageError(
+            f"sft.only_successful keeps nothing of the {len(examples)} dialogues of {source}: "
+            f"{why}; set it to false or give other data."
+        )
+    return kept
+
+
+def build_rows(
+    tokenizer: Any,
+    examples: Sequence[Example],
+    *,
+    max_length: int,
+    validation_fraction: float,
+    generator: np.random.Generator,
+) -> SftRows:
+    """Rows of all examples, a share of the dialogues held out; the stop token is checked."""
+    held_out = _held_out(len(examples), validation_fraction, generator)
+    train: list[Row] = []
+    validation: list[Row] = []
+    cut = 0
+    for number, example in enumerate(examples):
+        for row in exchange_rows(tokenizer, example.exchanges):
+            fitted = _fit(row, max_length, example.place or f"dialogue {number + 1}")
+            cut += len(fitted) < len(row)
+            (validation if number in held_out else train).append(fitted)
+    check_stop_token([*train, *validation], stop_ids(tokenizer))
+    return SftRows(train, validation, cut)
+
+
+def _fit(row: Row, max_length: int, place: str) -> Row:
+    fitted = cut_row(row, max_length)
+    if fitted is None:
+        raise UsageError(
+            f"{place}: a reply alone is longer than sft.max_length ({max_length} tokens); "
+            "raise it or leave the row out."
+        )
+    return fitted
+
+
+def _held_out(count: int, fraction: float, generator: np.random.Generator) -> set[int]:
+    wanted = min(max(round(count * fraction), int(fraction > 0)), count - 1)
+    return set(generator.permutation(count)[:wanted].tolist())
+
+
+def _example(record: Record) -> Example:
+    place, row = record
+    if "turns" in row and "task_id" in row:
+        episode = _episode(place, row)
+        return Example(_episode_exchanges(episode), episode.success, place)
+    dialogue = read_dialogue(place, row)
+    exchanges = dialogue_exchanges(_with_tools(dialogue), last_reply_only=dialogue.last_reply_only)
+    return Example(tuple(exchanges), dialogue.success, place)
+
+
+def _episode(place: str, row: dict[str, Any]) -> Trajectory:
+    try:
+        return Trajectory.from_json(row)
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{place} is no trajectory of aac ({error}).") from error
+
+
+def _episode_exchanges(episode: Trajectory) -> tuple[tuple[Sequence[Message], str], ...]:
+    return tuple((t.messages, t.action.text) for t in episode.turns if t.action.text)
+
+
+def _with_tools(dialogue: Dialogue) -> list[Message]:
+    """The dialogue, its tools described in the system message as an environment does it."""
+    messages = list(dialogue.messages)
+    if not dialogue.tools:
+        return messages
+    head = messages[:1] if messages[0]["role"] == "system" else []
+    texts = [str(m["content"]) for m in head] + [tool_prompt(dialogue.tools)]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *messages[len(head) :]]

@@ -1,0 +1,222 @@
+"""Stage 1: supervised fine-tuning. Gather dialogues, make rows, train, save."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from stages.common.console import progress, quiet_libraries, warn
+from stages.common.errors import RunError
+from stages.common.manifest import build_manifest, fingerprint
+from stages.common.run_folder import RunFolder, RunRequest, checkpoint_step, write_rows
+from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
+from stages.interaction.demonstrations import demonstrate_episodes
+from stages.interaction.environments import EnvironmentOptions, make_environment
+from stages.interaction.states import build_state
+from stages.interaction.tasks import draw_tasks
+from stages.recipe.models import Recipe, SftSection, StateSection
+from stages.recipe.ranges import advice, default_learning_rate
+from stages.sft.data import (
+    Example,
+    SftRows,
+    build_rows,
+    episode_examples,
+    only_successful,
+    read_examples,
+)
+
+DEMONSTRATION_TASKS, HELD_OUT, ORDER = 10, 11, 12
+"""Places in random keys, so that no two uses share numbers."""
+KEPT_ROWS = 5000
+"""Training rows kept in the folder for mixing the SFT loss into stage 3."""
+
+
+def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
+    """Train the first actor and save it as a plain folder; returns the summary.
+
+    Raises HandoffError for a finished folder, UsageError for a recipe or data that cannot work,
+    RunError when training itself fails. A dry run checks all of it and writes nothing.
+    """
+    started = time.perf_counter()
+    folder = RunFolder.open(request, "sft")
+    set_threads(recipe.threads)
+    seed_everything(recipe.seed)
+    with quiet_libraries(None if request.dry_run else folder.log_path):
+        from stages.common.models import load_actor, load_tokenizer, save_folder
+        from stages.common.trl_trainer import precision
+
+        tokenizer = load_tokenizer(recipe.model.actor, recipe.model.chat_template)
+        weights, autocast = precision(recipe.model.dtype)
+        model = load_actor(
+            recipe.model.actor, dtype=weights, frozen=recipe.model.frozen, tokenizer=tokenizer
+        )
+        _advise(recipe, model)
+        examples, source = gather(recipe, tokenizer)
+        rows = _rows(recipe, tokenizer, model, examples)
+        summary: dict[str, Any] = {"dialogues": len(examples), "rows": len(rows.train)}
+        summary |= {"cut": rows.cut, "tokens": rows.tokens, **_success(examples)}
+        if request.dry_run:
+            return summary
+        summary |= train(recipe, folder, model, tokenizer, rows, autocast=autocast)
+        save_folder(
+            _as_served(model, autocast),
+            tokenizer,
+            folder.path,
+            card=f"Actor of the aac recipe {recipe.name} after supervised fine-tuning.",
+        )
+    write_rows(folder.path, map(asdict, islice(rows.train, KEPT_ROWS)))
+    summary["seconds"] = round(time.perf_counter() - started, 2)
+    manifest = build_manifest(
+        folder.path,
+        "sft",
+        recipe=recipe.model_dump(mode="json"),
+        data={source: fingerprint([row.input_ids for row in rows.train])},
+        metrics=summary,
+    )
+    folder.finish(manifest, summary)
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    return summary
+
+
+def gather(recipe: Recipe, tokenizer: Any) -> tuple[list[Example], str]:
+    """The dialogues to learn, and what they came from."""
+    section, source = recipe.sft, str(recipe.sft.data or "demonstrations")
+    if section.data is None:
+        seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
+        examples = _demonstrated(recipe.environment, recipe.state, section, tokenizer, seed)
+    else:
+        examples = read_examples(Path(section.data))
+    if section.only_successful:
+        examples = only_successful(examples, source)
+    return examples, source
+
+
+def train(
+    recipe: Recipe, folder: RunFolder, model: Any, tokenizer: Any, rows: SftRows, *, autocast: bool
+) -> dict[str, float]:
+    """Optimizer steps from the newest checkpoint on; the final figures."""
+    from stages.common.trl_trainer import RunLog
+    from stages.sft.trainer import METRICS, make_dataset, make_trainer
+
+    config = _config(recipe, folder, model, autocast)
+    dataset = make_dataset(rows.train).select(_order(recipe.sft, rows, recipe.seed, config))
+    checkpoint = folder.checkpoint()
+    if checkpoint is not None:
+        folder.metrics.keep_until(checkpoint_step(checkpoint))
+    with progress("sft", recipe.sft.steps) as advance:
+        log = RunLog(folder.metrics, METRICS, advance)
+        trainer = make_trainer(model, tokenizer, config, dataset, [log])
+        started = time.perf_counter()
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        seconds = time.perf_counter() - started
+        held_out = sorted(rows.validation, key=len)
+        found = trainer.evaluate(make_dataset(held_out)) if held_out else {}
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    figures = {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+    figures |= {"loss": losses[-1]} if losses else {}
+    return figures | {
+        ours.removeprefix("sft/"): found[name] for name, ours in METRICS.items() if name in found
+    }
+
+
+def _demonstrated(
+    environment: EnvironmentOptions,
+    state: StateSection,
+    section: SftSection,
+    tokenizer: Any,
+    seed: int,
+) -> list[Example]:
+    from stages.common.chat import encode_prompt
+
+    world = make_environment(environment)
+    try:
+        tasks = draw_tasks(world, "train", section.demonstrations, seed)
+    finally:
+        world.close()
+    with progress("demonstrations", len(tasks)) as advance:
+        episodes = demonstrate_episodes(
+            tasks,
+            make_environment=lambda: make_environment(environment),
+            make_state=lambda: build_state(state, lambda m: len(encode_prompt(tokenizer, m))),
+            seed=seed,
+            on_episode=lambda _: advance(),
+        )
+    examples = episode_examples(episodes)
+    if not examples:
+        raise RunError(
+            f"all {len(episodes)} demonstrations were dropped ({episodes[0].error}); "
+            "check the environment with aac env check."
+        )
+    return examples
+
+
+def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -> SftRows:
+    context = getattr(model.config, "max_position_embeddings", None) or recipe.sft.max_length
+    return build_rows(
+        tokenizer,
+        examples,
+        max_length=min(recipe.sft.max_length, context),
+        validation_fraction=recipe.sft.validation_fraction,
+        generator=keyed_generator(recipe.seed, HELD_OUT),
+    )
+
+
+def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> Any:
+    from stages.common.models import count_parameters
+    from stages.common.trl_trainer import LOG_EVERY
+    from stages.sft.trainer import sft_config
+
+    section = recipe.sft
+    rate = section.learning_rate or default_learning_rate("sft", count_parameters(model))
+    return sft_config(
+        folder.checkpoints,
+        extra=section.trainer,
+        max_steps=section.steps,
+        per_device_train_batch_size=section.batch_size,
+        per_device_eval_batch_size=section.batch_size,
+        gradient_accumulation_steps=section.gradient_accumulation,
+        learning_rate=rate,
+        warmup_steps=round(section.warmup_fraction * section.steps),
+        lr_scheduler_type="linear",
+        logging_steps=min(LOG_EVERY, section.steps),
+        save_steps=max(section.steps // 4, 1),
+        bf16=autocast,
+        seed=recipe.seed,
+        report_to=list(recipe.tracking.report_to) or "none",
+    )
+
+
+def _order(section: SftSection, rows: SftRows, seed: int, config: Any) -> list[int]:
+    from stages.common.batches import length_grouped_order
+
+    batches = section.steps * section.gradient_accumulation * config.world_size
+    return length_grouped_order(
+        [len(row) for row in rows.train],
+        batch_size=section.batch_size,
+        batches=batches,
+        generator=keyed_generator(seed, ORDER),
+    )
+
+
+def _success(examples: list[Example]) -> dict[str, float]:
+    marks = [example.success for example in examples if example.success is not None]
+    return {"data_success": sum(marks) / len(marks)} if marks else {}
+
+
+def _advise(recipe: Recipe, model: Any) -> None:
+    from stages.common.models import count_parameters
+
+    for line in advice(recipe, count_parameters(model)):
+        if line.startswith("sft."):
+            warn(line)
+
+
+def _as_served(model: Any, autocast: bool) -> Any:
+    """On a GPU ``auto`` means bf16 weights once training is over."""
+    import torch
+
+    return model.to(torch.bfloat16) if autocast else model
