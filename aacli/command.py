@@ -8,6 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -85,8 +86,11 @@ def _option_names(options_type: type[Basics]) -> list[str]:
 def _guarded(call: Callable[[], None], options: Basics) -> None:
     """Run a command; what goes wrong becomes one sentence on standard error and an exit code."""
     console.configure(quiet=options.quiet, json=options.json)
+    # With --debug a person wants to see what the libraries say.
+    quiet = nullcontext() if options.debug else console.quiet_libraries(None)
     try:
-        call()
+        with quiet:
+            call()
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,11 +26,28 @@ _LIBRARIES = (
     "peft",
     "py.warnings",
 )
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """How a library switches its progress bars and tells whether they are on."""
+
+    switch: str
+    question: str
+    yes_means_shown: bool
+
+    def shown(self, module: Any) -> bool:
+        """Whether the library's bars are on."""
+        return getattr(module, self.question)() is self.yes_means_shown
+
+
 _BARS = {
-    "transformers.utils.logging": "progress_bar",
-    "datasets.utils.tqdm": "progress_bars",
-    "huggingface_hub.utils": "progress_bars",
+    "transformers.utils.logging": _Bars("progress_bar", "is_progress_bar_enabled", True),
+    "datasets.utils.tqdm": _Bars("progress_bars", "are_progress_bars_disabled", False),
+    "huggingface_hub.utils": _Bars("progress_bars", "are_progress_bars_disabled", False),
 }
+_BAR_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+"""Read by these libraries when they are imported."""
 
 
 @dataclass
@@ -92,26 +110,60 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
 def quiet_libraries(log_path: Path | None) -> Iterator[None]:
     """Send other libraries' log lines and warnings to ``log_path`` (None: nowhere).
 
-    Their progress bars are switched off. Everything is put back at the end, also on an error.
-    Call it after the libraries are imported: some add a handler of their own on import.
+    Their progress bars are switched off. It holds for libraries that are imported inside the
+    block too, and blocks may be nested. Everything is put back at the end, also on an error.
     """
     handler = _file_handler(log_path)
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
-    before = [(logger, logger.handlers[:], logger.propagate) for logger in loggers]
-    _progress_bars(enabled=False)
-    with warnings.catch_warnings():
-        # Under pytest warnings are errors; a library's deprecations are not ours to answer for.
+    before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = _Held(handler), False
+    # Under pytest warnings are errors; a library's deprecations are not ours to answer for.
+    with warnings.catch_warnings(), _no_progress_bars():
         warnings.simplefilter("default")
         warnings.showwarning = _to_log
-        for logger in loggers:
-            logger.handlers, logger.propagate = [handler], False
         try:
             yield
         finally:
             for logger, handlers, propagate in before:
+                late = getattr(logger.handlers, "late", [])
                 logger.handlers, logger.propagate = handlers, propagate
-            _progress_bars(enabled=True)
+                for added in late:
+                    logger.handlers.append(added)
             handler.close()
+
+
+class _Held(list[logging.Handler]):
+    """A logger's handlers while it is held: those that a library adds meanwhile have to wait."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__([handler])
+        self.late: list[logging.Handler] = []
+
+    def append(self, handler: logging.Handler) -> None:
+        """Called by ``Logger.addHandler``."""
+        self.late.append(handler)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Bars off, in libraries that are here and in those to come; none is imported for it."""
+    loaded = [(sys.modules[name], bars) for name, bars in _BARS.items() if name in sys.modules]
+    shown = [(module, bars) for module, bars in loaded if bars.shown(module)]
+    environment = {name: os.environ.get(name) for name in _BAR_VARIABLES}
+    os.environ.update(dict.fromkeys(_BAR_VARIABLES, "1"))
+    for module, bars in shown:
+        getattr(module, f"disable_{bars.switch}")()
+    try:
+        yield
+    finally:
+        for module, bars in shown:
+            getattr(module, f"enable_{bars.switch}")()
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _to_log(
@@ -133,11 +185,3 @@ def _file_handler(log_path: Path | None) -> logging.Handler:
     handler = logging.FileHandler(log_path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     return handler
-
-
-def _progress_bars(*, enabled: bool) -> None:
-    """Switch the bars of libraries that are already imported; never import one for it."""
-    verb = "enable" if enabled else "disable"
-    for module, name in _BARS.items():
-        if module in sys.modules:
-            getattr(sys.modules[module], f"{verb}_{name}")()

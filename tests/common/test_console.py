@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 
 import pytest
@@ -54,3 +56,38 @@ def test_warnings_are_what_they_were_after_an_error():
         raise ValueError("boom")
     with pytest.raises(FutureWarning):
         warnings.warn("heard", FutureWarning, stacklevel=1)
+
+
+def test_libraries_that_arrive_late_are_quiet_too_and_speak_afterwards(tmp_path, capsys):
+    """As DeepSpeed does: it adds a handler that prints to stdout when it is imported."""
+    logger = logging.getLogger("DeepSpeed")
+    before = logger.handlers[:]
+    with console.quiet_libraries(tmp_path / "outer.txt"):
+        with console.quiet_libraries(tmp_path / "inner.txt"):
+            late = logging.StreamHandler(sys.stdout)
+            logger.addHandler(late)
+            logger.warning("inner banner")
+        logger.warning("outer banner")
+    assert capsys.readouterr().out == ""
+    assert "inner banner" in (tmp_path / "inner.txt").read_text()
+    assert "inner banner" not in (tmp_path / "outer.txt").read_text()
+    assert "outer banner" in (tmp_path / "outer.txt").read_text()
+    logger.warning("afterwards")
+    assert capsys.readouterr().out == "afterwards\n"
+    logger.removeHandler(late)
+    assert logger.handlers == before
+
+
+def test_progress_bars_are_off_inside_and_as_before_outside():
+    import huggingface_hub.utils as hub
+    from transformers.utils import logging as transformers_logging
+
+    shown = transformers_logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+    with console.quiet_libraries(None):
+        with console.quiet_libraries(None):
+            assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
+        assert not transformers_logging.is_progress_bar_enabled()
+        assert hub.are_progress_bars_disabled()
+    assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
+    after = transformers_logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+    assert after == shown
