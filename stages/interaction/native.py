@@ -7,9 +7,7 @@ tokens depend on its prompt and its key, not on the rows beside it (up to float 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,16 @@ from torch import Tensor
 from stages.common.chat import encode_prompt, extend_prompt, stop_ids
 from stages.common.seeding import keyed_generator
 from stages.interaction.generation import Generation, Request
+from stages.interaction.kv_cache import Buffers, Kept, buffers_of, growing_cache, taken_over
+from stages.interaction.network import (
+    Network,
+    context_length,
+    evaluating,
+    left_padded,
+    takes_bias,
+)
 
-LEAVE_AT = 0.75
+LEAVE_AT = 0.7
 """Finished rows leave the batch once no more than this share of it is still going: copying the
 cache costs more than a few idle rows."""
 
@@ -30,10 +36,18 @@ class NativePolicy:
     """A ``Policy`` that samples from ``model``, whose weights it reads anew at every call.
 
     ``temperature`` is that of sampling and of the recorded log-probs (also of greedy replies).
+    ``reuse``: keep the KV cache from turn to turn; by default on a CPU only, since elsewhere
+    prompts are cheap to compute again and memory is dear.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, temperature: float = 1.0, max_new_tokens: int = 96
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        temperature: float = 1.0,
+        max_new_tokens: int = 96,
+        reuse: bool | None = None,
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
@@ -43,31 +57,60 @@ class NativePolicy:
         self._limit = max_new_tokens
         self._stops = stop_ids(tokenizer, getattr(model, "generation_config", None))
         self._context = context_length(model.config)
+        self._reuse = model.device.type == "cpu" if reuse is None else reuse
+        with evaluating(model):
+            self._bias = model.device.type == "cpu" and takes_bias(model)
+        self._kept: dict[tuple[int, ...], Kept] = {}
+        self._weights = -1
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """One reply per request, in order."""
         prompts = [self._prompt(request) for request in requests]
-        rows = [i for i, prompt in enumerate(prompts) if len(prompt) < self._context]
         replies = [Generation(prompt, overflow=True) for prompt in prompts]
-        if not rows:
-            return replies
-        job = Job(
-            prompts=[prompts[i] for i in rows],
-            limits=[min(self._limit, self._context - len(prompts[i])) for i in rows],
-            uniforms=None if greedy else self._uniforms([requests[i].key for i in rows]),
+        rows = [i for i, prompt in enumerate(prompts) if len(prompt) < self._context]
+        if rows:
+            job = self._job([requests[i] for i in rows], [prompts[i] for i in rows], greedy)
+            with evaluating(self._model):
+                decoded = decode(self._model, job)
+            self._keep([requests[i].key for i in rows], decoded)
+            for i, reply in zip(rows, self._replies(job, decoded), strict=True):
+                replies[i] = reply
+        return replies
+
+    def _job(
+        self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], greedy: bool
+    ) -> Job:
+        keys = [request.key for request in requests]
+        return Job(
+            prompts=prompts,
+            limits=[min(self._limit, self._context - len(prompt)) for prompt in prompts],
+            uniforms=None if greedy else self._uniforms(keys),
             stops=self._stops,
             temperature=self._temperature,
+            bias=self._bias,
+            kept=self._past(keys) if self._reuse else None,
         )
-        with evaluating(self._model):
-            sampled = decode(self._model, job)
-        ends = [ids[-1] in self._stops for ids, _ in sampled]
-        bare = [ids[:-1] if end else ids for (ids, _), end in zip(sampled, ends, strict=True)]
+
+    def _past(self, keys: Sequence[tuple[int, ...]]) -> list[Kept | None]:
+        """What the turn before left of each row's cache, if the weights are still the same."""
+        weights = sum(parameter._version for parameter in self._model.parameters())
+        if weights != self._weights:
+            self._weights, self._kept = weights, {}
+        return [self._kept.get((*key[:-1], key[-1] - 1)) for key in keys]
+
+    def _keep(self, keys: Sequence[tuple[int, ...]], decoded: Sequence[Decoded]) -> None:
+        """Remember each row's cache for its next turn; nothing older is kept."""
+        rows = zip(keys, decoded, strict=True)
+        self._kept = {key: row.kept for key, row in rows if row.kept is not None}
+
+    def _replies(self, job: Job, decoded: Sequence[Decoded]) -> list[Generation]:
+        ends = [row.ids[-1] in self._stops for row in decoded]
+        bare = [row.ids[:-1] if end else row.ids for row, end in zip(decoded, ends, strict=True)]
         texts = self._tokenizer.batch_decode(
             bare, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        for i, (ids, logprobs), text, end in zip(rows, sampled, texts, ends, strict=True):
-            replies[i] = Generation(prompts[i], ids, logprobs, text, stopped=end)
-        return replies
+        rows = zip(job.prompts, decoded, texts, ends, strict=True)
+        return [Generation(prompt, d.ids, d.logprobs, text, end) for prompt, d, text, end in rows]
 
     def _prompt(self, request: Request) -> list[int]:
         """The state's token ids; what was sampled earlier stays as it was sampled."""
@@ -101,50 +144,106 @@ class Job:
     """(rows, at least max(limits)) numbers in [0, 1) for inverse-CDF sampling; None: greedy."""
     stops: Sequence[int]
     temperature: float
+    bias: bool = False
+    """The model takes a ready-made attention bias."""
+    kept: Sequence[Kept | None] | None = None
+    """What is left of each row's previous turn; None: nothing is, and nothing is to be kept."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One row's reply, and its share of the cache if that can be taken over later."""
+
+    ids: list[int]
+    """Sampled ids, with the stop token."""
+    logprobs: list[float]
+    kept: Kept | None
 
 
 @torch.inference_mode()
-def decode(model: Any, job: Job) -> list[tuple[list[int], list[float]]]:
-    """Per row: sampled ids (with the stop token) and their log-probs at the temperature.
+def decode(model: Any, job: Job) -> list[Decoded]:
+    """Sample every row of a job to its stop token or limit.
 
     Prompts are padded on the left, with explicit mask and positions; the output layer sees the
     last position only.
     """
-    device, rows = model.device, len(job.prompts)
-    ids, mask = left_padded(job.prompts, device)
-    positions = (mask.cumsum(1) - 1).clamp_(min=0)
-    limits = torch.tensor(job.limits, device=device)
-    stops = torch.tensor(job.stops, device=device)
-    uniforms = None if job.uniforms is None else torch.as_tensor(job.uniforms, device=device)
-    steps = max(job.limits)
-    out = torch.zeros(rows, steps, dtype=torch.long, device=device)
-    logprobs = torch.zeros(rows, steps, dtype=torch.float32, device=device)
-    lengths = torch.zeros(rows, dtype=torch.long, device=device)
-    active = torch.arange(rows, device=device)
-    going = torch.ones(rows, dtype=torch.bool, device=device)
-    network, cache = Network(model), None
-    for step in range(steps):
-        logits, cache = network(ids, mask, positions, cache)
-        draw = None if uniforms is None else uniforms[active, step]
-        ids, chosen = pick(logits, job.temperature, draw)
-        out[active, step] = ids
-        logprobs[active, step] = chosen
-        lengths[active[going]] = step + 1
-        going &= ~(ids[:, None] == stops).any(1) & (step + 1 < limits[active])
-        left = int(going.sum())
-        if left == 0:
-            break
-        if left <= LEAVE_AT * len(active):
-            keep = going.nonzero().squeeze(1)
-            cache.batch_select_indices(keep)
-            ids, active, mask, positions = ids[keep], active[keep], mask[keep], positions[keep]
-            going = going[keep]
-        ids = ids[:, None]
-        positions = positions[:, -1:] + 1
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-    counts = lengths.tolist()
-    every = zip(out.tolist(), logprobs.tolist(), counts, strict=True)
-    return [(row[:count], values[:count]) for row, values, count in every]
+    batch = _Batch(model, job)
+    while batch.step():
+        pass
+    return batch.results()
+
+
+class _Batch:
+    """The rows of a job while they are decoded; ``active`` says which rows are still in it.
+
+    Book-keeping is numpy's: for small models a torch operation on a few numbers costs as much
+    as a layer.
+    """
+
+    def __init__(self, model: Any, job: Job) -> None:
+        self.job, self.device = job, model.device
+        rows, steps = len(job.prompts), max(job.limits)
+        ids, starts = left_padded(job.prompts)
+        past, columns = taken_over(job.prompts, job.kept or [None] * rows)
+        self.cache: Any = growing_cache(model) if past is None else past
+        begin = torch.as_tensor(starts, device=self.device)
+        self.network = Network(model, begin, ids.shape[1], bias=job.bias)
+        self.ids = torch.as_tensor(ids[:, -columns:], device=self.device)
+        self.starts = starts
+        self.limits = np.asarray(job.limits)
+        self.out = np.zeros((rows, steps), dtype=np.int64)
+        self.logprobs = np.zeros((rows, steps), dtype=np.float32)
+        self.lengths = np.zeros(rows, dtype=np.int64)
+        self.active = np.arange(rows)
+        self.going = np.ones(rows, dtype=bool)
+        self.places: dict[int, tuple[Buffers | None, int]] = {}
+        self.count = 0
+
+    def step(self) -> bool:
+        """One more token for every row still going; False once none is."""
+        forward = self.network.token if self.count else self.network.prompts
+        logits, self.cache = forward(self.ids, self.cache)
+        chosen, logprobs = pick(logits, self.job.temperature, self._draw())
+        ids = chosen.numpy(force=True)
+        self.out[self.active, self.count] = ids
+        self.logprobs[self.active, self.count] = logprobs.numpy(force=True)
+        self.count += 1
+        self.lengths[self.active[self.going]] = self.count
+        self.going &= ~np.isin(ids, self.job.stops) & (self.count < self.limits[self.active])
+        self.ids = chosen[:, None]
+        left = int(self.going.sum())
+        if left <= LEAVE_AT * len(ids):
+            self._leave()
+        return left > 0
+
+    def results(self) -> list[Decoded]:
+        """Ids, log-probs and cache of every row, in the job's order."""
+        rows = zip(self.out.tolist(), self.logprobs.tolist(), self.lengths.tolist(), strict=True)
+        made = []
+        for row, (ids, logprobs, length) in enumerate(rows):
+            buffers, place = self.places[row]
+            # The last token was sampled but never fed, so the cache does not hold it.
+            tokens = [*self.job.prompts[row], *ids[: length - 1]]
+            kept = Kept(buffers, place, int(self.starts[row]), tokens) if buffers else None
+            made.append(Decoded(ids[:length], logprobs[:length], kept))
+        return made
+
+    def _draw(self) -> Tensor | None:
+        if self.job.uniforms is None:
+            return None
+        return torch.as_tensor(self.job.uniforms[self.active, self.count], device=self.device)
+
+    def _leave(self) -> None:
+        """Finished rows go out of the batch; their cache stays where it was."""
+        buffers = None if self.job.kept is None else buffers_of(self.cache)
+        for place in np.flatnonzero(~self.going).tolist():
+            self.places[int(self.active[place])] = (buffers, place)
+        if self.going.any():
+            keep = torch.as_tensor(np.flatnonzero(self.going), device=self.device)
+            self.cache.batch_select_indices(keep)
+            self.network.select(keep)
+            self.ids = self.ids[keep]
+            self.active, self.going = self.active[self.going], self.going[self.going]
 
 
 def pick(logits: Tensor, temperature: float, draw: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -162,59 +261,3 @@ def pick(logits: Tensor, temperature: float, draw: Tensor | None) -> tuple[Tenso
         chosen = torch.searchsorted(cumulated, target, right=True).squeeze(1)
         chosen = chosen.clamp_(max=logits.shape[-1] - 1)
     return chosen, logp.gather(-1, chosen[:, None]).squeeze(1)
-
-
-def left_padded(prompts: Sequence[Sequence[int]], device: Any) -> tuple[Tensor, Tensor]:
-    """(ids, mask), each (rows, longest prompt); the mask is 1 at real tokens, ids elsewhere 0."""
-    width = max(len(prompt) for prompt in prompts)
-    ids = np.zeros((len(prompts), width), dtype=np.int64)
-    mask = np.zeros((len(prompts), width), dtype=np.int64)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    return torch.as_tensor(ids, device=device), torch.as_tensor(mask, device=device)
-
-
-class Network:
-    """A causal model's forward with a cache, reduced to the logits of the last position."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        parameters = inspect.signature(model.forward).parameters
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-
-    def __call__(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any
-    ) -> tuple[Tensor, Any]:
-        """((B, V) logits, cache)."""
-        output = self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{self._cache_name: cache},
-        )
-        return output.logits[:, -1], getattr(output, self._cache_name)
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """The model in evaluation mode (no dropout), and afterwards as it was."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
-
-
-def context_length(config: Any) -> int:
-    """Most tokens a prompt and its reply may have together; very many if the model sets none."""
-    inner = getattr(config, "text_config", config)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        if isinstance(length := getattr(inner, name, None), int) and length > 0:
-            return length
-    return 2**31

@@ -1,0 +1,392 @@
+"""Sampling: what is recorded is what the model says, whatever stands beside it in the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stages.common.chat import encode_prompt, stop_ids
+from stages.common.models import load_actor, load_tokenizer
+from stages.common.seeding import keyed_generator
+from stages.interaction.actions import parse_action
+from stages.interaction.generation import Generation, Request
+from stages.interaction.kv_cache import Kept, taken_over
+from stages.interaction.native import Job, NativePolicy, decode, pick
+from stages.interaction.network import takes_bias
+from stages.interaction.rollout import collect
+from stages.interaction.states import build_state
+from stages.interaction.trajectory import Trajectory
+from tests.interaction.toys import BoxEnvironment, task
+from tests.tiny_models import tiny_llama, tiny_qwen3
+
+TEMPERATURE = 0.7
+
+
+@pytest.fixture(scope="module", params=[tiny_llama, tiny_qwen3], ids=["llama", "qwen3"])
+def actor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(model, tokenizer) of a random model with its own template."""
+    folder = tmp_path_factory.mktemp("actor")
+    request.param(folder)
+    return load_actor(folder), load_tokenizer(folder)
+
+
+def requests_of(count: int, *, first: int = 0) -> list[Request]:
+    """Questions of very different length."""
+    return [
+        Request(
+            [{"role": "user", "content": "orders " * (1 + 7 * (i % 5)) + str(i)}], (), (0, 0, i, 0)
+        )
+        for i in range(first, first + count)
+    ]
+
+
+def oracle(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+    """Log-probs of ``ids`` after ``prompt`` by one plain, unpadded forward in float64."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *ids]])).logits[0].double() / TEMPERATURE
+    places = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
+    return (
+        logits[places].gather(1, torch.tensor(ids)[:, None]) - logits[places].logsumexp(1, True)
+    )[:, 0]
+
+
+def play(actor: Any, policy: Any, *, tasks: int = 4, **options: Any) -> list[Trajectory]:
+    _, tokenizer = actor
+    return collect(
+        [task(number) for number in range(tasks)],
+        make_environment=BoxEnvironment,
+        make_state=lambda: build_state({}, lambda m: len(encode_prompt(tokenizer, m))),
+        policy=policy,
+        key=(3, 1),
+        **options,
+    )
+
+
+def test_logprobs_are_those_of_a_plain_forward_in_a_ragged_batch(actor: Any) -> None:
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=24)
+    replies = policy.generate(requests_of(9))
+    assert len({len(reply.prompt_ids) for reply in replies}) > 3
+    assert len({len(reply.ids) for reply in replies}) > 1 or not any(r.stopped for r in replies)
+    for reply in replies:
+        expected = oracle(model, reply.prompt_ids, reply.ids)
+        torch.testing.assert_close(
+            torch.tensor(reply.logprobs).double(), expected, atol=1e-5, rtol=0
+        )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_gives_the_behaviour_logprobs(actor: Any, side: str) -> None:
+    """What training computes over a padded batch, in float32, is what was recorded (1e-4)."""
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=24)
+    rows = [turn for episode in play(actor, policy) for turn in episode.turns]
+    whole = [[*turn.prompt_ids, *turn.action_ids] for turn in rows]
+    width = max(map(len, whole))
+    ids = torch.zeros(len(whole), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, tokens in enumerate(whole):
+        place = slice(width - len(tokens), None) if side == "left" else slice(len(tokens))
+        ids[row, place], mask[row, place] = torch.tensor(tokens), 1
+    with torch.no_grad():
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        logits = model(ids, attention_mask=mask, position_ids=positions).logits / TEMPERATURE
+    logp = logits.log_softmax(-1)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
+    for row, turn in enumerate(rows):
+        start = (width - len(whole[row]) if side == "left" else 0) + len(turn.prompt_ids) - 1
+        found = logp[row, start : start + len(turn.action_ids)]
+        torch.testing.assert_close(found, torch.tensor(turn.logprobs), atol=1e-4, rtol=0)
+
+
+def test_training_ids_are_the_sampled_ones(actor: Any) -> None:
+    """Each prompt begins with all that was shown and sampled before; nothing is re-tokenised."""
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=24)
+    sampled: list[Generation] = []
+    original = policy.generate
+    policy.generate = lambda asked, **o: sampled.extend(made := original(asked, **o)) or made  # type: ignore[method-assign]
+    episodes = play(actor, policy, tasks=2, parallel=1)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    recorded = [(turn.prompt_ids, turn.action_ids, turn.logprobs) for turn in turns]
+    assert recorded == [(tuple(g.prompt_ids), tuple(g.ids), tuple(g.logprobs)) for g in sampled]
+    assert [turn.action.text for turn in turns] == [g.text for g in sampled]
+    extended = total = 0
+    for episode in episodes:
+        for before, after in zip(episode.turns, episode.turns[1:], strict=False):
+            known = (*before.prompt_ids, *before.action_ids)
+            extended += after.prompt_ids[: len(known)] == known
+            total += 1
+    assert total and extended >= 0.5 * total, "most prompts extend the last (templates may trim)"
+
+
+def test_the_same_keys_give_the_same_episode_in_any_company(actor: Any) -> None:
+    model, tokenizer = actor
+
+    def episodes(reuse: bool, parallel: int) -> list[Trajectory]:
+        policy = NativePolicy(
+            model, tokenizer, temperature=TEMPERATURE, max_new_tokens=10, reuse=reuse
+        )
+        return play(actor, policy, tasks=4, parallel=parallel, max_turns=3)
+
+    def without_logprobs(episode: Trajectory) -> Trajectory:
+        return episode.with_turns([replace(turn, logprobs=()) for turn in episode.turns])
+
+    reference = episodes(False, 1)
+    for reuse, parallel in ((True, 3), (False, 64), (True, 64)):
+        found = episodes(reuse, parallel)
+        assert list(map(without_logprobs, found)) == list(map(without_logprobs, reference))
+        for one, other in zip(found, reference, strict=True):
+            for turn, twin in zip(one.turns, other.turns, strict=True):
+                np.testing.assert_allclose(turn.logprobs, twin.logprobs, atol=1e-5)
+
+
+def test_another_key_gives_another_reply(actor: Any) -> None:
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, max_new_tokens=16)
+    [request] = requests_of(1)
+    keys = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
+    replies = policy.generate([replace(request, key=key) for key in keys])
+    assert len({tuple(reply.ids) for reply in replies}) == len(keys)
+
+
+def test_greedy_takes_the_likeliest_and_needs_no_key(actor: Any) -> None:
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=12)
+    [request, *_] = requests_of(3)
+    [reply, twin] = policy.generate([request, replace(request, key=(9, 9, 9, 9))], greedy=True)
+    assert reply.ids == twin.ids
+    ids = list(reply.prompt_ids)
+    for token, logprob in zip(reply.ids, reply.logprobs, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        assert int(logits.argmax()) == token
+        assert math.isclose((logits / TEMPERATURE).log_softmax(-1)[token], logprob, abs_tol=1e-5)
+        ids.append(token)
+
+
+def test_generation_config_does_not_bend_the_distribution(actor: Any) -> None:
+    model, tokenizer = actor
+    before = NativePolicy(model, tokenizer, max_new_tokens=12).generate(requests_of(4))
+    settings = {"top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0, "temperature": 0.1}
+    kept = {name: getattr(model.generation_config, name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            setattr(model.generation_config, name, value)
+        after = NativePolicy(model, tokenizer, max_new_tokens=12).generate(requests_of(4))
+    finally:
+        for name, value in kept.items():
+            setattr(model.generation_config, name, value)
+    assert after == before
+
+
+class Fixed(torch.nn.Module):
+    """Stands in for the output layer: always the same logits."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(*hidden.shape[:-1], -1)
+
+
+def with_logits(model: Any, logits: torch.Tensor, run: Callable[[], Any]) -> Any:
+    """Run with a fixed distribution in place of the model's own."""
+    head = model.lm_head
+    model.lm_head = Fixed(logits)
+    try:
+        return run()
+    finally:
+        model.lm_head = head
+
+
+def test_any_stop_token_ends_a_row_and_is_recorded(actor: Any) -> None:
+    model, tokenizer = actor
+    stops = stop_ids(tokenizer, model.generation_config)
+    logits = torch.full((model.config.vocab_size,), -9.0)
+    word = tokenizer("orders", add_special_tokens=False)["input_ids"][0]
+    logits[word], logits[stops[0]] = 2.0, 1.0
+    policy = NativePolicy(model, tokenizer, max_new_tokens=30)
+    replies = with_logits(model, logits, lambda: policy.generate(requests_of(40)))
+    lengths = [len(reply.ids) for reply in replies]
+    assert len(set(lengths)) > 4, "rows end at different times"
+    for reply in replies:
+        assert reply.stopped == (reply.ids[-1] in stops)
+        assert not set(reply.ids[:-1]) & set(stops)
+        assert reply.stopped or len(reply.ids) == 30
+        assert reply.text == tokenizer.decode([i for i in reply.ids if i not in stops])
+    # P(stop) = e/(e+e²): the mean of a geometric law, here within 4 standard errors.
+    assert abs(np.mean(lengths) - (1 + math.e)) < 4 * math.sqrt(math.e * (1 + math.e) / 40)
+
+
+def test_finished_rows_leave_the_batch(actor: Any) -> None:
+    model, tokenizer = actor
+    stops = stop_ids(tokenizer, model.generation_config)
+    logits = torch.full((model.config.vocab_size,), -9.0)
+    logits[5], logits[stops[0]] = 1.0, 1.0
+    policy = NativePolicy(model, tokenizer, max_new_tokens=50)
+    sizes: list[int] = []
+    hook = model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    try:
+        replies = with_logits(model, logits, lambda: policy.generate(requests_of(32)))
+    finally:
+        hook.remove()
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 32
+    assert len(sizes) == max(len(reply.ids) for reply in replies)
+    assert sum(sizes) < 2 * sum(len(reply.ids) for reply in replies)
+
+
+def test_sampling_follows_the_distribution_and_the_draw() -> None:
+    """Inverse CDF, worked by hand; then frequencies."""
+    logits = torch.log(torch.tensor([[0.2, 0.0, 0.5, 0.3]]))
+    for draw, token in ((0.0, 0), (0.19, 0), (0.21, 2), (0.69, 2), (0.71, 3), (1 - 2**-53, 3)):
+        chosen, logp = pick(logits, 1.0, torch.tensor([draw], dtype=torch.float64))
+        assert int(chosen) == token
+        assert math.isclose(math.exp(float(logp)), [0.2, 0, 0.5, 0.3][token], rel_tol=1e-6)
+    draws = torch.as_tensor(keyed_generator(1).random(20_000))
+    chosen, _ = pick((logits + 3.0).expand(20_000, 4), 2.0, draws)
+    flat = np.sqrt([0.2, 0.0, 0.5, 0.3])
+    counts = np.bincount(chosen.numpy(), minlength=4) / 20_000
+    np.testing.assert_allclose(counts, flat / flat.sum(), atol=0.015)
+
+
+def test_a_prompt_that_fills_the_context_is_reported_and_others_go_on(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, max_position_embeddings=64)
+    model, tokenizer = load_actor(tmp_path), load_tokenizer(tmp_path)
+    policy = NativePolicy(model, tokenizer, max_new_tokens=500)
+    short, long = requests_of(2)
+    long = replace(long, messages=[{"role": "user", "content": "orders " * 80}])
+    for reply, other in (policy.generate([short, long]), policy.generate([long, short])[::-1]):
+        assert other.overflow and not other.ids
+        assert not reply.overflow and len(reply.prompt_ids) + len(reply.ids) <= 64
+    assert [reply.overflow for reply in policy.generate([long, long])] == [True, True]
+
+
+def test_changed_weights_are_never_mixed_with_an_old_cache(actor: Any) -> None:
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=12)
+    norm = model.model.norm.weight
+    layer = model.model.layers[0].self_attn.v_proj.weight
+
+    class Shifting:
+        """Changes the actor between two turns of an episode (nobody should)."""
+
+        def generate(self, asked: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+            if asked[0].key[-1] == 1:
+                with torch.no_grad():
+                    layer.mul_(1.5)
+                    norm.mul_(0.5)
+            return policy.generate(asked, greedy=greedy)
+
+    try:
+        episodes = play(actor, Shifting(), max_turns=2)
+        for episode in episodes:
+            turn = episode.turns[1]
+            expected = oracle(model, turn.prompt_ids, turn.action_ids)
+            found = torch.tensor(turn.logprobs).double()
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    finally:
+        with torch.no_grad():
+            layer.div_(1.5)
+            norm.div_(0.5)
+
+
+def test_a_cache_is_taken_over_only_as_far_as_the_tokens_agree(actor: Any) -> None:
+    model, _ = actor
+    job = Job([[5, 6, 7, 8], [9, 10]], [3, 3], None, (), TEMPERATURE, kept=[None, None])
+    first = decode(model, job)
+    kept = [row.kept for row in first]
+    assert all(isinstance(one, Kept) for one in kept)
+    follow_ups = [
+        [[5, 6, 7, 8, *first[0].ids, 11, 12], [9, 10, *first[1].ids, 13]],
+        [[5, 6, 99, 8, 11], [9, 10, *first[1].ids, 13, 14]],
+        [[5, 6, 7], [9]],
+        [[40, 41, 42, 43, 44], [45]],
+    ]
+    for prompts in follow_ups:
+        again = decode(model, replace(job, prompts=prompts, kept=kept))
+        for prompt, row in zip(prompts, again, strict=True):
+            found = torch.tensor(row.logprobs).double()
+            torch.testing.assert_close(found, oracle(model, prompt, row.ids), atol=1e-5, rtol=0)
+    cache, columns = taken_over(follow_ups[0], kept)
+    assert cache is not None and columns == 3, "the last sampled token was never fed"
+
+
+def test_the_policy_leaves_the_models_mode_as_it_was(actor: Any) -> None:
+    model, tokenizer = actor
+    for mode in (True, False):
+        model.train(mode)
+        NativePolicy(model, tokenizer, max_new_tokens=2).generate(requests_of(1))
+        assert model.training == mode
+    model.eval()
+
+
+@pytest.mark.xfail(strict=False, reason="chat.render does not yet neutralise markers in content")
+def test_markers_in_content_never_become_control_tokens(actor: Any) -> None:
+    """A database that says ``<|im_end|>`` must not end the actor's message for it."""
+    _, tokenizer = actor
+    controls = set(tokenizer.all_special_ids)
+    markers = [tokenizer.decode([control]) for control in sorted(controls)]
+
+    def shown(text: str) -> list[int]:
+        messages = [
+            {"role": "user", "content": f"how many? {text}"},
+            {"role": "assistant", "content": f'{{"name": "look"}} {text}'},
+            {"role": "tool", "content": f"12 {text} rows"},
+        ]
+        return [i for i in encode_prompt(tokenizer, messages) if i in controls]
+
+    harmless = shown("orders")
+    for marker in markers:
+        assert shown(marker) == harmless, marker
+        assert shown(f"orders{marker}\nsystem") == harmless, marker
+    assert parse_action(f'{{"name": "look", "arguments": {{"box": "{markers[0]}"}}}}').calls
+
+
+def architectures() -> dict[str, Any]:
+    """Small random models of other families: positions, windows and heads of many kinds."""
+    import transformers as t
+
+    shape = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = shape | {"intermediate_size": 48, "num_key_value_heads": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    window = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+    return {
+        "gpt2": t.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+        "gpt_neox": t.GPTNeoXConfig(**shape, intermediate_size=48),
+        "mistral": t.MistralConfig(**more, sliding_window=4),
+        "gemma3": t.Gemma3TextConfig(**more, **special, head_dim=8, **window),
+        "bloom": t.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4),
+        "qwen2": t.Qwen2Config(**more),
+    }
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "mistral", "gemma3", "bloom", "qwen2"])
+def test_other_families_sample_what_they_say(family: str) -> None:
+    """With and without the ready-made mask, first turn and follow-up, ragged and padded."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = AutoModelForCausalLM.from_config(architectures()[family]).eval()
+    draw = keyed_generator(2)
+    prompts = [draw.integers(3, 96, size).tolist() for size in (3, 11, 6)]
+    job = Job(
+        prompts, [5, 9, 7], draw.random((3, 9)), (), TEMPERATURE, takes_bias(model), [None] * 3
+    )
+    for _ in range(2):
+        rows = decode(model, job)
+        for prompt, row in zip(job.prompts, rows, strict=True):
+            found = torch.tensor(row.logprobs).double()
+            torch.testing.assert_close(found, oracle(model, prompt, row.ids), atol=1e-5, rtol=0)
+        longer = [[*p, *row.ids, 7, 8, 9][:40] for p, row in zip(job.prompts, rows, strict=True)]
+        job = replace(job, prompts=longer, kept=[row.kept for row in rows])
