@@ -100,6 +100,9 @@ def tasks_repeat(probe: Probe) -> Verdict:
 def splits_disjoint(probe: Probe) -> Verdict:
     """No task occurs twice, in one split or in two."""
     ids = {split: [task.id for task in tasks] for split, tasks in _drawn(probe.arena).items()}
+    everything = set().union(*ids.values())
+    if len(everything) < DRAWN and all(set(names) == everything for names in ids.values()):
+        return None, f"every split holds the same {len(everything)} tasks, too few to divide"
     for split, names in ids.items():
         if len(set(names)) < len(names):
             return False, f"the {split} split holds a task id twice"

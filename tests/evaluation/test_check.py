@@ -1,0 +1,105 @@
+"""The contract's checks: each passes on a good world and fails on the world that breaks it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stages.common.errors import RunError
+from stages.evaluation import arena
+from stages.evaluation.check import check_command, check_environment, require_kept
+from stages.evaluation.contract import CHECKS
+from stages.evaluation.run import POLICIES
+from stages.interaction.environments import EnvironmentOptions
+from tests.evaluation import worlds
+
+
+def checked(monkeypatch, world: type) -> dict:
+    monkeypatch.setattr(arena, "make_environment", lambda options: world())
+    return check_environment(worlds.OPTIONS, episodes=8)
+
+
+def test_a_good_world_keeps_everything(monkeypatch):
+    result = checked(monkeypatch, worlds.Doors)
+    assert {name: row["ok"] for name, row in result["checks"].items()} == dict.fromkeys(
+        CHECKS, True
+    )
+    assert result["ok"] and result["deterministic"] and result["steps_per_s"] > 0
+    assert result["policies"]["null"]["success"] == 0.0
+    assert result["policies"]["expert"]["success"] == 0.25  # it always answers door 0 of 4
+    assert result["policies"]["most_frequent"] == {
+        "success": 0.25,
+        "return": pytest.approx(0.25),
+        "turns": 1.0,
+    }
+    json.dumps(result, allow_nan=False)
+    require_kept(result)
+
+
+@pytest.mark.parametrize(
+    ("world", "broken"),
+    [
+        (worlds.Forgetful, "reset_clears"),
+        (worlds.Fickle, "deterministic"),
+        (worlds.Leaky, "gold_hidden"),
+        (worlds.Touchy, "bad_replies"),
+        (worlds.Generous, "plain_records"),
+        (worlds.Shared, "splits_disjoint"),
+        (worlds.Restless, "tasks_repeat"),
+    ],
+)
+def test_a_broken_world_is_found_out(monkeypatch, world, broken):
+    result = checked(monkeypatch, world)
+    assert result["checks"][broken]["ok"] is False
+    assert not result["ok"]
+    with pytest.raises(RunError, match=f"doors breaks its contract.*{broken}"):
+        require_kept(result)
+
+
+def test_what_a_world_does_not_offer_is_not_held_against_it(monkeypatch, capsys):
+    result = checked(monkeypatch, worlds.Mute)
+    assert result["ok"]
+    assert result["checks"]["gold_hidden"]["ok"] is None
+    assert result["policies"]["expert"] is None
+    assert "the expert policy was not played" in capsys.readouterr().err
+
+
+def test_a_world_that_cannot_be_played_at_all(monkeypatch):
+    class Broken(worlds.Doors):
+        def reset(self, task):
+            raise OSError("no doors today")
+
+    monkeypatch.setattr(arena, "make_environment", lambda options: Broken())
+    result = check_environment(worlds.OPTIONS, episodes=4)
+    assert result["checks"]["plays"]["ok"] is False
+    assert result["policies"] == dict.fromkeys(POLICIES)
+    with pytest.raises(RunError, match="no doors today"):
+        require_kept(result)
+
+
+def test_a_file_too_small_to_divide_may_have_the_same_tasks_in_every_split(monkeypatch):
+    class Few(worlds.Doors):
+        def tasks(self, split, count, seed):
+            return super().tasks("train", min(count, 3), 0)
+
+    result = checked(monkeypatch, Few)
+    assert result["checks"]["splits_disjoint"]["ok"] is None
+    assert result["ok"]
+
+
+def test_a_fool_that_wins_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(arena, "make_environment", lambda options: worlds.Doors())
+    check_command(worlds.OPTIONS)
+    shown = capsys.readouterr()
+    assert "most_frequent policy wins 25%" in shown.err
+    assert "kept" in shown.out
+
+
+def test_sql_keeps_the_contract():
+    result = check_environment(EnvironmentOptions(), episodes=24)
+    assert {name: row["ok"] for name, row in result["checks"].items()} == dict.fromkeys(
+        CHECKS, True
+    )
+    fools = [result["policies"][name]["success"] for name in ("null", "random", "most_frequent")]
+    assert max(fools) < 0.1 < result["policies"]["expert"]["success"]
