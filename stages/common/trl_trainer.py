@@ -46,6 +46,17 @@ class StageTrainer:
     """Mixed in before a TRL trainer."""
 
     args: Any
+    state: Any
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises RunError on a non-finite loss, before it reaches the weights."""
+        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if not torch.isfinite(loss).all():
+            raise RunError(
+                f"the loss is {float(loss)} after step {self.state.global_step}: nothing was "
+                "written into the weights; lower the learning rate or look at the data."
+            )
+        return loss
 
     def _send_telemetry(self) -> None:
         """TRL reports runs to its makers by default; a person's run is theirs."""
@@ -106,11 +117,6 @@ class RunLog(TrainerCallback):
         self._metrics.write(state.global_step, found)
         if "loss" in logs:
             self._advance(0, note=f"loss {logs['loss']:.3f}")
-            if not torch.isfinite(torch.tensor(float(logs["loss"]))):
-                raise RunError(
-                    f"the loss is {logs['loss']} at step {state.global_step}; "
-                    "lower the learning rate or look at the data."
-                )
 
     def _move(self, step: int) -> None:
         self._advance(step - self._step)

@@ -1,0 +1,193 @@
+"""The whole stage on its run folder: what it leaves, what it refuses, and an exact resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stages.common.errors import HandoffError, UsageError
+from stages.common.manifest import verify_parent
+from stages.common.run_folder import RunRequest, read_rows
+from stages.recipe.models import Recipe
+from stages.sft.run import run
+from tests.tiny_models import tiny_llama, tiny_qwen3
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(Path(tmp_path_factory.mktemp("llama")))
+
+
+@pytest.fixture(scope="module")
+def dialogues(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = Path(tmp_path_factory.mktemp("data")) / "dialogues.jsonl"
+    rows = [
+        {"instruction": f"say {word}", "history": [["hi", "hello"]], "reply": f"{word} {word}"}
+        for word in ("orders", "query", "answer", "error", "table", "goal", "done", "unit")
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def recipe(actor: Path, frozen: tuple[str, ...] = ("embed_tokens",), **sft: Any) -> Recipe:
+    section = {"demonstrations": 6, "steps": 4, "batch_size": 2, "max_length": 800} | sft
+    return Recipe.model_validate(
+        {
+            "name": "test",
+            "model": {"actor": str(actor), "frozen": frozen},
+            "environment": {"name": "sql"},
+            "state": {"tool_prompt": "none"},
+            "sft": section,
+        }
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    return state
+
+
+def test_demonstrations_to_a_plain_verified_folder(llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sft"
+    summary = run(recipe(llama), RunRequest(out))
+    manifest = verify_parent(out, "sft")
+    assert manifest.stage == "sft" and manifest.metrics["dialogues"] == 6
+    assert manifest.state["tool_prompt"] == "none" and list(manifest.data) == ["demonstrations"]
+    assert summary["steps"] == 4 and summary["seconds"] > 0 and 0 <= summary["data_success"] <= 1
+    before, after = weights(llama), weights(out)
+    for name, tensor in after.items():
+        assert torch.equal(tensor, before[name]) == (name in FROZEN), name
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(llama).chat_template
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["step"] == 4 and lines[0]["sft/loss"] > 0
+    assert lines[-1]["sft/validation_loss"] == pytest.approx(summary["validation_loss"])
+    rows = read_rows(out)
+    assert len(rows) == summary["rows"] and len(rows[0]["input_ids"]) == len(rows[0]["action_mask"])
+    assert not (out / "checkpoints").exists()
+
+
+FROZEN = ("model.embed_tokens.weight", "lm_head.weight")
+
+
+@pytest.mark.parametrize("build", [tiny_llama, tiny_qwen3])
+def test_a_persons_file_is_learned(build: Any, dialogues: Path, tmp_path: Path) -> None:
+    """A memorised reply comes back greedily, stop token and all, from the plain folder."""
+    actor = build(tmp_path / "base", initializer_range=0.1)
+    sft = {"data": dialogues, "steps": 50, "batch_size": 8, "validation_fraction": 0}
+    section = recipe(actor, (), **sft, learning_rate=0.01, trainer={"save_strategy": "no"})
+    summary = run(section, RunRequest(tmp_path / "out"))
+    assert summary["loss"] < 0.1 and "data_success" not in summary
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "say error"},
+    ]
+    inputs = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    out = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+    reply = out[0, inputs["input_ids"].shape[1] :]
+    assert tokenizer.decode(reply) == "error error" + tokenizer.eos_token
+
+
+def test_same_seed_same_weights_and_another_seed_others(
+    llama: Path, dialogues: Path, tmp_path: Path
+) -> None:
+    section = recipe(llama, data=dialogues)
+    for name in ("a", "b"):
+        run(section, RunRequest(tmp_path / name))
+    run(section.model_copy(update={"seed": 1}), RunRequest(tmp_path / "c"))
+    one, two, other = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_killed_and_resumed_equals_uninterrupted(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = recipe(llama, data=dialogues, steps=8)
+    run(section, RunRequest(tmp_path / "whole"))
+
+    from stages.common import trl_trainer
+
+    real = trl_trainer.RunLog.on_step_end
+
+    def killed(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        real(self, args, state, control, **kwargs)
+        if state.global_step == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trl_trainer.RunLog, "on_step_end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(section, RunRequest(tmp_path / "cut"))
+    monkeypatch.undo()
+    kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
+    assert kept == ["checkpoint-6"] and not (tmp_path / "cut" / "manifest.json").exists()
+    run(section, RunRequest(tmp_path / "cut"))
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == sorted(steps) and steps.count(8) == 2  # the last loss, and the validation
+
+
+def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sft"
+    summary = run(recipe(llama, data=dialogues), RunRequest(out, dry_run=True))
+    assert summary["rows"] == 7 and not out.exists()
+    run(recipe(llama, data=dialogues), RunRequest(out))
+    with pytest.raises(HandoffError, match="already holds a finished run"):
+        run(recipe(llama, data=dialogues), RunRequest(out))
+    run(recipe(llama, data=dialogues, steps=1), RunRequest(out, overwrite=True))
+    assert verify_parent(out).metrics["steps"] == 1
+
+
+def test_cloning_successes_of_an_episode_file(llama: Path, tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    file = tmp_path / "d.jsonl"
+    file.write_text("".join(json.dumps(row | {"success": k % 2 == 0}) + "\n" for k in range(6)))
+    section = recipe(llama, data=file, only_successful=True, steps=1)
+    assert run(section, RunRequest(tmp_path / "out"))["dialogues"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"frozen": ["wte"]}}, "model.frozen has 'wte'"),
+        ({"sft": {"max_length": 8}}, "a reply alone is longer than sft.max_length"),
+        ({"sft": {"trainer": {"packing": True}}}, r"sft\.trainer\.packing"),
+    ],
+)
+def test_mistakes_are_usage_errors(
+    llama: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text(
+        json.dumps({"prompt": "hi", "completion": "a long answer to a question"}) + "\n"
+    )
+    content = recipe(llama, data=file).model_dump()
+    for section, values in change.items():
+        content[section] |= values
+    with pytest.raises(UsageError, match=message):
+        run(Recipe.model_validate(content), RunRequest(tmp_path / "out"))
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_rate_outside_the_usual_range_is_told(
+    llama: Path, dialogues: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = RunRequest(tmp_path / "out", dry_run=True)
+    run(recipe(llama, data=dialogues, learning_rate=0.5), request)
+    assert "sft.learning_rate = 0.5 is outside the usual" in capsys.readouterr().err
+    run(recipe(llama, data=dialogues), request)
+    assert capsys.readouterr().err == ""
