@@ -96,10 +96,12 @@ def _preferences(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Tra
     if actor is None:
         raise UsageError("preferences are collected between an actor's replies; give --actor.")
     options = recipe.reward
-    tasks = arena_of(recipe).tasks("train", options.tasks, recipe.seed)
+    arena = arena_of(recipe)
+    tasks = arena.tasks("train", options.tasks, recipe.seed)
     repeated = [task for task in tasks for _ in range(options.samples_per_task)]
     episodes = _played(_sampled(recipe, actor, repeated))
-    return list(collect_preferences(episodes, min_margin=options.min_margin)), episodes
+    rows = collect_preferences(episodes, min_margin=options.min_margin, mix=arena.mix)
+    return list(rows), episodes
 
 
 KINDS: Mapping[str, Callable[[Recipe, str | None], tuple[list[Row], list[Trajectory]]]] = {

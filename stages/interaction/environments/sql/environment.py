@@ -94,7 +94,8 @@ class SqlEnvironment:
             raise RuntimeError("step() before reset()")
         if action.error is not None or not action.calls:
             text = f"error: {action.error}" if action.error else NO_CALL
-            return self._outcome([_message("tool", text)], {}, {"malformed": True})
+            facts = {"invalid": False, "malformed": True}
+            return self._outcome([_message("tool", text)], {}, facts)
         messages: list[Message] = []
         rewards: dict[str, float] = {}
         info: dict[str, Any] = {"invalid": False, "tool_error": None}
