@@ -222,8 +222,8 @@ class _Episode:
 
 
 def _visible(turn: Turn) -> Turn:
-    """What the actor's side may know of a turn: no privileged facts, no rewards."""
-    return replace(turn, privileged={}, rewards={})
+    """What the actor's side may know of a turn: no privileged facts, rewards or statistics."""
+    return replace(turn, privileged={}, rewards={}, info={})
 
 
 def _opened(record: Trajectory, reset: Reset, max_turns: int) -> Trajectory:
