@@ -35,6 +35,11 @@ def test_padding_is_rare_and_lengths_come_in_no_order() -> None:
     assert abs(np.corrcoef(means, np.arange(50))[0, 1]) < 0.4
 
 
+def test_batches_of_a_small_set_hold_different_rows() -> None:
+    found, _ = order(8, 8, 20)
+    assert all(len(set(found[k : k + 8])) == 8 for k in range(0, len(found), 8))
+
+
 def test_the_generator_decides() -> None:
     assert order(50, 4, 20, seed=1) == order(50, 4, 20, seed=1)
     assert order(50, 4, 20, seed=1) != order(50, 4, 20, seed=2)

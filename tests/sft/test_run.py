@@ -79,7 +79,7 @@ FROZEN = ("model.embed_tokens.weight", "lm_head.weight")
 def test_a_persons_file_is_learned(build: Any, dialogues: Path, tmp_path: Path) -> None:
     """A memorised reply comes back greedily, stop token and all, from the plain folder."""
     actor = build(tmp_path / "base", initializer_range=0.1)
-    sft = {"data": dialogues, "steps": 50, "batch_size": 8, "validation_fraction": 0}
+    sft = {"data": dialogues, "steps": 75, "batch_size": 8, "validation_fraction": 0}
     section = recipe(actor, (), **sft, learning_rate=0.01, trainer={"save_strategy": "no"})
     summary = run(section, RunRequest(tmp_path / "out"))
     assert summary["loss"] < 0.1 and "data_success" not in summary
