@@ -18,7 +18,7 @@ from stages.interaction.actions import parse_action
 from stages.interaction.environments.base import SPLITS, Environment, Task
 from stages.interaction.trajectory import Trajectory
 
-DRAWN = 64
+DRAWN = 32
 """Tasks drawn of each split."""
 SEED = 5
 

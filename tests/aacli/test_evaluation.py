@@ -1,0 +1,215 @@
+"""``aac eval``, ``collect``, ``env``, ``chat`` and ``run`` as a person types them, for real."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aacli.app import app
+from stages import pipeline
+from stages.common.manifest import build_manifest
+from stages.common.run_folder import write_json
+from tests.tiny_models import tiny_llama
+
+PROMISED = {
+    "success", "return", "turns", "episodes", "components", "out_of_budget", "invalid_actions",
+    "repeated_calls", "loops",
+}  # fmt: skip
+RECIPE = """
+name: tiny
+threads: 1
+model: {{actor: {actor}}}
+environment: {{name: sql, max_turns: 6}}
+state: {{tool_prompt: none, max_tokens: 512}}
+sft: {{demonstrations: 6}}
+reward: {{tasks: 2, samples_per_task: 2}}
+rl: {{actor: {{max_new_tokens: 4}}}}
+evaluation: {{episodes: 4, readiness_tasks: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "actor")
+
+
+@pytest.fixture
+def place(tmp_path: Path, actor: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with tiny.yaml in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(RECIPE.format(actor=actor))
+    return tmp_path
+
+
+@pytest.fixture
+def shop(place: Path) -> Path:
+    path = place / "shop.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE TABLE teas (name TEXT); INSERT INTO teas VALUES ('assam');")
+    connection.close()
+    return path
+
+
+def one_object(result: Any) -> Any:
+    """The one JSON object on standard output."""
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+def test_eval_json_is_one_object_equal_for_equal_seeds(place, actor, aac):
+    command = ("eval", "tiny.yaml", "--actor", actor, "--json")
+    first, second = aac(*command), aac(*command)
+    row = one_object(first)
+    assert first.stdout == second.stdout
+    assert row.keys() >= PROMISED
+    assert row["episodes"] == 4
+
+
+def test_eval_options_reach_the_evaluation(place, actor, aac):
+    flags = ("--greedy", "--episodes", 3, "--split", "validation", "--json")
+    row = one_object(aac("eval", "tiny.yaml", "--actor", actor, *flags))
+    assert (row["greedy"], row["episodes"], row["split"]) == (True, 3, "validation")
+    policy = one_object(aac("eval", "tiny.yaml", "--policy", "frequent", "--json"))
+    assert policy["policy"] == "frequent"
+
+
+def test_eval_takes_the_newest_finished_actor(place, actor, aac):
+    for stage in ("rl", "sft"):
+        folder = place / "runs" / "tiny" / stage
+        tiny_llama(folder)
+        if stage == "sft":
+            write_json(folder / "manifest.json", build_manifest(folder, stage, recipe={}).to_json())
+    row = one_object(aac("eval", "tiny.yaml", "--json"))
+    assert row["actor"] == "runs/tiny/sft"  # rl is not finished
+
+
+def test_eval_for_people_is_a_table(place, actor, aac):
+    result = aac("eval", "tiny.yaml", "--actor", actor, "--episodes", 2)
+    assert result.exit_code == 0
+    assert "repeated calls" in result.stdout
+    assert "success per kind and group of tasks" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--actor", "runs/nothing"), "runs/nothing"),
+        (("--actor", "x", "--policy", "null"), "either --actor or --policy"),
+        (("--episodes", "0", "--policy", "null"), "evaluation.episodes"),
+        ((), "neither runs/tiny/rl nor runs/tiny/sft"),
+    ],
+)
+def test_eval_refuses_in_one_sentence(place, aac, words, sentence):
+    result = aac("eval", "tiny.yaml", *words)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_a_persons_own_database_is_evaluated(place, shop, actor, aac):
+    questions = place / "questions.jsonl"
+    rows = [{"question": "how many teas?", "sql": "SELECT COUNT(*) FROM teas"}]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ("--set", f"environment.database={shop}", "--set", f"environment.questions={questions}")
+    row = one_object(aac("eval", "tiny.yaml", "--actor", actor, *own, "--json"))
+    assert row["episodes"] == 1
+    expert = one_object(aac("eval", "tiny.yaml", "--policy", "expert", *own, "--json"))
+    assert expert["success"] == 1.0
+
+
+def test_collect_writes_rows_and_says_where(place, actor, aac):
+    row = one_object(aac("collect", "demonstrations", "tiny.yaml", "--json"))
+    assert row["output"] == "runs/tiny/demonstrations.jsonl"
+    assert len((place / row["output"]).read_text().splitlines()) == row["rows"] == 6
+    pairs = aac("collect", "preferences", "tiny.yaml", "--actor", actor)
+    # A random actor is never right, so that there is nothing to prefer.
+    assert pairs.exit_code == 2
+    assert "4 episodes gave no preferences" in pairs.stderr
+
+
+def test_env_check_by_name_and_by_recipe(place, aac):
+    by_name = one_object(aac("env", "check", "sql", "--json"))
+    policies = by_name["policies"]
+    assert set(policies) == {"null", "random", "most_frequent", "expert"}
+    assert all(policies[name]["success"] < 0.1 for name in ("null", "random", "most_frequent"))
+    assert by_name["deterministic"] is True and by_name["steps_per_s"] > 0
+    by_recipe = aac("env", "check", "tiny.yaml")
+    assert by_recipe.exit_code == 0
+    assert "gold hidden" in by_recipe.stdout
+    assert one_object(aac("env", "list", "--json")) == ["sql"]
+
+
+def test_env_check_fails_where_the_contract_is_broken(place, aac, monkeypatch):
+    from stages.evaluation import contract
+
+    monkeypatch.setitem(contract.CHECKS, "deterministic", lambda probe: (False, "it is fickle"))
+    result = aac("env", "check", "sql")
+    assert result.exit_code == 1
+    assert "sql breaks its contract (deterministic: it is fickle)" in result.stderr
+
+
+def test_chat_with_a_pipe(place, actor, shop):
+    words = ["chat", "tiny.yaml", "--actor", str(actor), "--database", str(shop)]
+    result = CliRunner().invoke(app, words, input="how many teas are there?\nquit\n")
+    assert result.exit_code == 0, result.stderr
+    assert "no answer within 6 turns" in result.stdout
+
+
+def test_chat_plays_a_task(place, actor, aac):
+    rows = one_object(aac("chat", "tiny.yaml", "--actor", actor, "--task", 1, "--json"))
+    assert [row["success"] for row in rows] == [False]
+    assert aac("chat", "tiny.yaml", "--actor", actor, "--task", 1).stdout.rstrip().endswith("wrong")
+
+
+def fake_stage(actor: Path) -> Callable[[str], Callable[..., dict[str, Any]]]:
+    """Stages that copy the actor."""
+
+    def function(name: str) -> Callable[..., dict[str, Any]]:
+        def run(recipe: Any, request: Any) -> dict[str, Any]:
+            tiny_llama(request.output_dir)
+            manifest = build_manifest(
+                request.output_dir,
+                name,
+                recipe=recipe.model_dump(mode="json"),
+                parents=request.parents,
+            )
+            write_json(request.output_dir / "summary.json", {})
+            write_json(request.output_dir / "manifest.json", manifest.to_json())
+            return {}
+
+        return run
+
+    return function
+
+
+def test_run_ends_with_tables_and_what_to_type_next(place, actor, aac, monkeypatch):
+    monkeypatch.setattr(pipeline, "stage_function", fake_stage(actor))
+    result = aac("run", "tiny.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert "success on 4 held-out tasks" in result.stdout
+    for command in ("chat", "eval"):
+        assert f"aac {command} tiny.yaml --actor runs/tiny/rl" in result.stdout
+    assert "sft.data=dialogues.jsonl" in result.stdout
+    again = one_object(aac("run", "tiny.yaml", "--json"))
+    assert again == json.loads(Path("runs/tiny/summary.json").read_text())
+
+
+def test_evaluation_modules_load_no_torch_by_themselves():
+    import subprocess
+
+    modules = "metrics policies readiness arena contract check tables actor run collect chat"
+    code = (
+        f"import sys; [__import__(f'stages.evaluation.{{m}}') for m in {modules.split()!r}]\n"
+        "import stages.pipeline\n"
+        "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
