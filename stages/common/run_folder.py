@@ -12,7 +12,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,7 @@ class RunFolder:
         self.path = path
         self.request = request
         self.metrics = MetricsWriter(path / "metrics.jsonl")
+        self._fresh = False
 
     @classmethod
     def open(cls, request: RunRequest, stage: str) -> RunFolder:
@@ -92,8 +94,11 @@ class RunFolder:
         run.checkpoint()
         if request.dry_run:
             return run
-        if request.overwrite or request.resume == "never":
+        if request.overwrite:
+            run._put_aside()
+        elif request.resume == "never":
             _clear(path)
+        run._fresh = not path.exists() or not any(path.iterdir())
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / MARKER, {"stage": stage})
         if run.checkpoint() is None:
@@ -128,10 +133,36 @@ class RunFolder:
         return max(found, key=checkpoint_step, default=None)
 
     def finish(self, manifest: Manifest, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``, then ``manifest.json``: from here on the stage is done."""
+        """Write ``summary.json``, then ``manifest.json``: from here on the stage is done.
+
+        Only now is the run that this one overwrites removed.
+        """
         write_json(self.path / "summary.json", summary)
         write_json(self.path / MANIFEST, manifest.to_json())
         (self.path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    @contextmanager
+    def undone_on_bad_input(self) -> Iterator[None]:
+        """Bad input that is found late leaves nothing half-written, and an overwritten run back."""
+        try:
+            yield
+        except UsageError:
+            if self._fresh and not self.request.dry_run:
+                shutil.rmtree(self.path, ignore_errors=True)
+                if self._aside.exists():
+                    self._aside.rename(self.path)
+            raise
+
+    @property
+    def _aside(self) -> Path:
+        """Where a run that is being overwritten waits until the new one is done."""
+        return self.path.with_name(f".{self.path.name}.replaced")
+
+    def _put_aside(self) -> None:
+        if self.path.exists() and any(self.path.iterdir()):
+            shutil.rmtree(self._aside, ignore_errors=True)
+            self.path.rename(self._aside)
 
 
 def checkpoint_step(path: Path) -> int:

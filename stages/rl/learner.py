@@ -20,9 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
 from stages.common.rows import Row
+from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import clip_count, clipped_surrogate, entropy
-from stages.interaction.trajectory import Trajectory
 from stages.rl.rows import ActorRow, RowBatch, actor_rows, collate, microbatches
 from stages.rl.trl_adapter import TrlPPOSetup
 

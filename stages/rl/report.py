@@ -68,7 +68,9 @@ def truncate_json(file: Path, step: int) -> None:
     """Drop the lines after ``step``: a resumed run writes those again."""
     if not file.exists():
         return
-    rows = [line for line in file.read_text("utf-8").splitlines() if json.loads(line)["step"] <= step]
+    rows = [
+        line for line in file.read_text("utf-8").splitlines() if json.loads(line)["step"] <= step
+    ]
     partial = file.with_suffix(".partial")
     partial.write_text("".join(row + "\n" for row in rows), "utf-8")
     partial.replace(file)

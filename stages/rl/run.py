@@ -36,7 +36,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         return {}
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
-    with quiet_libraries(folder.log_path):
+    with quiet_libraries(folder.log_path), folder.undone_on_bad_input():
         from stages.rl.session import Session
 
         session = Session(recipe, folder, parents.sft, parents.reward)

@@ -34,9 +34,7 @@ class Session:
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.rewarding = assembly.build_rewarding(recipe.rl, reward)
-        self.pool = ExperiencePool(
-            folder.path / "pool", max_episodes=recipe.rl.pool.max_episodes
-        )
+        self.pool = ExperiencePool(folder.path / "pool", max_episodes=recipe.rl.pool.max_episodes)
         self.baseline = assembly.build_baseline(recipe, self.rewarding, self.pool)
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft)

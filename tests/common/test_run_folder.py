@@ -171,3 +171,21 @@ def test_rows_for_a_later_stage(tmp_path):
     write_rows(tmp_path, iter(rows))
     assert read_rows(tmp_path) == rows
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_bad_input_found_late_leaves_nothing_and_brings_the_old_run_back(tmp_path):
+    run = RunFolder.open(RunRequest(tmp_path / "new"), "sft")
+    with pytest.raises(UsageError), run.undone_on_bad_input():
+        raise UsageError("row 7 is empty")
+    assert not (tmp_path / "new").exists()
+
+    old = tmp_path / "old"
+    first = RunFolder.open(RunRequest(old), "sft")
+    write_json(first.path / "manifest.json", {"stage": "sft"})
+    (old / "weights").write_text("precious")
+    again = RunFolder.open(RunRequest(old, overwrite=True), "sft")
+    assert not (old / "weights").exists()
+    with pytest.raises(UsageError), again.undone_on_bad_input():
+        raise UsageError("row 7 is empty")
+    assert (old / "weights").read_text() == "precious"
+    assert [p.name for p in tmp_path.iterdir()] == ["old"]

@@ -44,7 +44,9 @@ def test_gae_is_its_definition(discount, lam):
             rewards[i, :n].tolist(), values[i, :n].tolist(), float(bootstrap[i]), discount, lam
         )
         np.testing.assert_allclose(advantages[i, :n], expected, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(returns[i, :n], np.add(expected, values[i, :n].numpy()), rtol=1e-9)
+        np.testing.assert_allclose(
+            returns[i, :n], np.add(expected, values[i, :n].numpy()), rtol=1e-9
+        )
         assert torch.all(advantages[i, n:] == 0) and torch.all(returns[i, n:] == 0)
 
 
@@ -66,9 +68,7 @@ def test_gaps_change_nothing():
     """GAE on a row with gaps equals GAE on it compacted: credit crosses gaps undecayed."""
     rewards, values, _, bootstrap = random_rows(1, rows=1, turns=4)
     whole = torch.ones(1, 4, dtype=torch.bool)
-    plain, _ = gae(
-        rewards, values, whole, bootstrap=bootstrap, discount=0.9, gae_lambda=0.8
-    )
+    plain, _ = gae(rewards, values, whole, bootstrap=bootstrap, discount=0.9, gae_lambda=0.8)
     place = torch.tensor([1, 2, 9, 30])
     mask = torch.zeros(1, 40, dtype=torch.bool)
     mask[0, place] = True
@@ -116,9 +116,7 @@ def test_truncation_bootstraps_and_termination_does_not():
     """Reward 1 for ever, γ = 0.5: V = 2. Cut after three turns the bootstrap keeps it exact."""
     rewards, values = torch.ones(1, 3).double(), torch.full((1, 3), 2.0).double()
     mask = torch.ones(1, 3, dtype=torch.bool)
-    cut, _ = gae(
-        rewards, values, mask, bootstrap=torch.tensor([2.0]), discount=0.5, gae_lambda=0.9
-    )
+    cut, _ = gae(rewards, values, mask, bootstrap=torch.tensor([2.0]), discount=0.5, gae_lambda=0.9)
     ended, _ = gae(rewards, values, mask, bootstrap=torch.zeros(1), discount=0.5, gae_lambda=0.9)
     assert torch.all(cut.abs() < 1e-12)
     assert float(ended[0, -1]) == pytest.approx(-1.0)
@@ -150,7 +148,10 @@ def test_gae_refuses(change):
 
 def test_whitening_is_over_the_mask_only():
     rng = np.random.default_rng(4)
-    x, mask = torch.tensor(rng.normal(3.0, 2.0, size=(4, 6))), torch.tensor(rng.random((4, 6)) < 0.6)
+    x, mask = (
+        torch.tensor(rng.normal(3.0, 2.0, size=(4, 6))),
+        torch.tensor(rng.random((4, 6)) < 0.6),
+    )
     white, mean, std = whiten(torch.where(mask, x, 1e6), mask, min_std=1e-4)
     chosen = x.numpy()[mask.numpy()]
     assert mean == pytest.approx(chosen.mean(), rel=1e-9)

@@ -104,9 +104,7 @@ def coin_episodes(count, p, seed, *, truncated=False):
 def fitted(trunk, episodes, *, steps, kind="td_lambda", **plan):
     torch.manual_seed(0)
     options = {"learning_rate": 5e-3, "steps": steps, "batch_size": 64} | plan
-    learner = CriticLearner(
-        trunk, plan=FitPlan(**options), parts=ViewParts(), turn_rewards=success
-    )
+    learner = CriticLearner(trunk, plan=FitPlan(**options), parts=ViewParts(), turn_rewards=success)
     rng = np.random.default_rng(0)
 
     def sample(count):
@@ -137,9 +135,7 @@ def test_truncation_bootstraps_where_termination_does_not():
     def value(truncated):
         episodes = coin_episodes(8, 0.0, seed=2, truncated=truncated)
         torch.manual_seed(0)
-        plan = FitPlan(
-            learning_rate=1e-2, steps=40, batch_size=8, discount=0.5, target_rate=0.5
-        )
+        plan = FitPlan(learning_rate=1e-2, steps=40, batch_size=8, discount=0.5, target_rate=0.5)
         learner = CriticLearner(
             LightTrunk(8), plan=plan, parts=ViewParts(state=False), turn_rewards=ones
         )
@@ -150,9 +146,7 @@ def test_truncation_bootstraps_where_termination_does_not():
     # c_3 is never acted on, so its value is generalised: near 2, far from what follows
     assert float((value(True)[:3] - 2.0).abs().max()) < 0.25
     # 1 + 0.5 + 0.25, then less: the machinery's cut taken for an end
-    torch.testing.assert_close(
-        value(False)[:3], torch.tensor([1.75, 1.5, 1.0]), atol=0.1, rtol=0.0
-    )
+    torch.testing.assert_close(value(False)[:3], torch.tensor([1.75, 1.5, 1.0]), atol=0.1, rtol=0.0)
 
 
 def test_loss_falls_and_permuted_targets_remove_the_fall():
@@ -249,9 +243,7 @@ def test_cut_middle():
 def test_light_critic_saves_and_loads(tmp_path):
     trunk = LightTrunk(16)
     torch.nn.init.normal_(trunk.head[-1].weight)
-    save_critic(
-        trunk, tmp_path, {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 9}}
-    )
+    save_critic(trunk, tmp_path, {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 9}})
     again, _ = load_critic(tmp_path)
     views = [trunk.prepare(critic_views(three_turns()))]
     torch.testing.assert_close(trunk(views), again(views))

@@ -84,7 +84,9 @@ def test_clip_has_exactly_no_gradient_where_it_binds(advantage, ratio, moves):
     expected = -advantage * ratio if moves else 0.0
     assert float(logprobs.grad) == pytest.approx(expected, rel=1e-9, abs=0.0)
     clipped = min(max(ratio, 0.8), 1.2)
-    assert float(loss.detach()) == pytest.approx(-min(ratio * advantage, clipped * advantage), rel=1e-9)
+    assert float(loss.detach()) == pytest.approx(
+        -min(ratio * advantage, clipped * advantage), rel=1e-9
+    )
 
 
 def test_clip_count_counts_both_sides():

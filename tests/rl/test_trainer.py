@@ -84,7 +84,9 @@ def test_warm_up_moves_the_critic_only_and_its_episodes_are_used(tmp_path):
     first_update = next(m for m in log if "actor/updates" in m)
     # two epochs, eight episodes a step: more than one iteration's episodes went in
     assert first_update["actor/updates"] >= 2 * 2 * 32 / 8
-    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.actor.parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, trainer.actor.parameters(), strict=True)
+    )
 
 
 def test_new_episodes_are_judged_before_they_are_fitted(tmp_path):
