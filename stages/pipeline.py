@@ -16,7 +16,7 @@ from typing import Any
 
 from stages.common.console import say, warn
 from stages.common.errors import HandoffError, UsageError
-from stages.common.manifest import content_hash, fingerprint, read_manifest, verify_parent
+from stages.common.manifest import read_manifest, verify_parent
 from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
 from stages.common.seeding import set_threads
 from stages.evaluation.actor import LoadedActor
@@ -28,6 +28,7 @@ from stages.evaluation.run import (
     player,
     readiness_check,
 )
+from stages.evaluation.store import Figures, FigureStore, identity
 from stages.evaluation.tables import groups_table, pipeline_table
 from stages.recipe.models import Recipe
 
@@ -40,8 +41,6 @@ SECTIONS = {
     "rl": ("seed", "model", "environment", "state", "rl"),
 }
 """Parts of a recipe that a finished stage depends on."""
-
-Figures = dict[str, Any]
 
 
 def stage_function(name: str) -> Callable[[Recipe, RunRequest], Figures]:
@@ -83,9 +82,10 @@ class Pipeline:
         self.summary: Figures = {"recipe": recipe.name, "seed": recipe.seed, "seconds": 0.0}
         self.summary |= {"stages": {}, "baselines": {}}
         self._before: Figures = self._summary_before()
+        self._store = FigureStore(self.root / "evaluations", anew=request.overwrite)
         self._start = time.perf_counter()
-        self._earlier = 0.0
-        """Seconds that were spent on what is not done again."""
+        self._seconds_saved = 0.0
+        """What the stages that are not run again took when they ran."""
         self._loaded: tuple[str, LoadedActor] | None = None
 
     @cached_property
@@ -114,7 +114,7 @@ class Pipeline:
             say(f"{name}: finished before")
             figures = dict(read_json(self.root / name / "summary.json"))
             figures["seconds"] = self._seconds_before(name, figures)
-            self._earlier += figures["seconds"]
+            self._seconds_saved += figures["seconds"]
         else:
             say(f"{name}: starts")
             start = time.perf_counter()
@@ -128,7 +128,7 @@ class Pipeline:
         self.summary["baselines"]["base"] = self._both("base", self.recipe.model.actor)
         for name in FOOLS:
             try:
-                row = self._cached(name, [name], partial(self._fool, name))
+                row = self._stored(name, [name], partial(self._fool, name))
                 self.summary["baselines"][name] = _short({"sampled": row})
             except UsageError as error:
                 warn(f"the {name} policy was not played: {error}")
@@ -142,9 +142,9 @@ class Pipeline:
     def readiness(self) -> None:
         """What RL can learn from this SFT actor (B9), in figures and one sentence."""
         folder = str(self.root / "sft")
-        report = self._cached(
+        report = self._stored(
             "readiness",
-            [_identity(folder), self.recipe.evaluation.readiness_tasks],
+            [identity(folder)],
             lambda: readiness_check(self.recipe, self._player(folder)),
         )
         self.summary["readiness"] = report
@@ -162,12 +162,12 @@ class Pipeline:
         return self.summary
 
     def _both(self, name: str, folder: str) -> Figures:
-        """Sampled and greedy figures of an actor, from an earlier run if nothing has changed."""
+        """Sampled and greedy figures of an actor."""
         measured = {}
         for how in ("sampled", "greedy"):
-            measured[how] = self._cached(
+            measured[how] = self._stored(
                 f"{name}-{how}",
-                [_identity(folder), how, self.recipe.rl.actor.model_dump(mode="json")],
+                [identity(folder), how],
                 partial(self._actor, folder, greedy=how == "greedy"),
             )
         return _short(measured)
@@ -184,26 +184,16 @@ class Pipeline:
             self._loaded = (folder, player(self.recipe, folder))
         return self._loaded[1]
 
-    def _cached(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:
-        """Figures on disk, named by the hash of all that they depend on."""
+    def _stored(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:
+        """Figures under this recipe, from an earlier run if nothing they depend on has changed."""
         recipe = self.recipe.model_dump(mode="json")
-        how = {k: recipe[k] for k in ("environment", "state", "evaluation")}
-        key = fingerprint([who, how, recipe["rl"]["rewards"], recipe["model"]["dtype"]])
-        path = self.root / "evaluations" / f"{name}-{key[:12]}.json"
-        if path.is_file() and not self.request.overwrite:
-            row = read_json(path)
-            self._earlier += row["seconds"]
-            return row["figures"]
-        start = time.perf_counter()
-        figures = measure()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        seconds = round(time.perf_counter() - start, 2)
-        write_json(path, {"seconds": seconds, "figures": figures})
-        return figures
+        how = [recipe[section] for section in ("environment", "state", "evaluation", "model")]
+        rl = recipe["rl"]
+        return self._store.get(name, [who, how, rl["rewards"], rl["actor"]], measure)
 
     def _save(self) -> None:
-        spent = self._earlier + time.perf_counter() - self._start
-        self.summary["seconds"] = round(spent, 1)
+        saved = self._seconds_saved + self._store.seconds_saved
+        self.summary["seconds"] = round(saved + time.perf_counter() - self._start, 1)
         write_json(self.root / "summary.json", self.summary)
 
     def _is_done(self, name: str) -> bool:
@@ -246,11 +236,6 @@ def _check_root(request: RunRequest) -> None:
         raise UsageError(
             f"--resume {request.resume} names one stage's checkpoint; aac run takes auto or never."
         )
-
-
-def _identity(folder: str) -> str:
-    """What tells one actor from another: the hash of its files, or the hub id."""
-    return content_hash(Path(folder)) if Path(folder).is_dir() else folder
 
 
 def _short(measured: Mapping[str, Figures]) -> Figures:

@@ -27,6 +27,8 @@ class LoadedActor:
     """Length of a prompt by its own tokenizer and template."""
     state: Any
     """The state configuration it is to be served with."""
+    parameters: int = 0
+    """How large it is."""
 
 
 def load_player(
@@ -40,7 +42,7 @@ def load_player(
     import torch
 
     from stages.common.chat import encode_prompt
-    from stages.common.models import load_actor, load_tokenizer
+    from stages.common.models import count_parameters, load_actor, load_tokenizer
     from stages.interaction.native import NativePolicy
 
     with quiet_libraries(None):
@@ -57,6 +59,7 @@ def load_player(
         policy=policy,
         count_tokens=lambda messages: len(encode_prompt(tokenizer, messages)),
         state=served_state(Path(folder), state),
+        parameters=count_parameters(actor),
     )
 
 

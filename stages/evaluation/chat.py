@@ -75,8 +75,8 @@ def chat_command(
     if task is not None and (question is not None or database is not None):
         raise UsageError("--task plays a held-out task; leave out --question and --database.")
     set_threads(recipe.threads)
-    loaded = player(recipe, actor)
     with _own_database(recipe, database) as world:
+        loaded = player(world, actor)
         conversation = Conversation(arena_of(world).served(loaded.state), loaded, greedy)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import say
+from stages.common.console import say, warn
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
 from stages.evaluation.actor import LoadedActor, load_player
@@ -16,6 +16,9 @@ from stages.evaluation.readiness import TRIES, readiness
 from stages.evaluation.tables import groups_table, metrics_table
 from stages.interaction.rewards.mix import RewardMix
 from stages.recipe.models import Recipe
+
+FEW_WORDS = 10e6
+"""Actors with fewer weights read and write only the names they were pretrained on."""
 
 
 def arena_of(recipe: Recipe) -> Arena:
@@ -42,7 +45,14 @@ def held_out(recipe: Recipe, *, episodes: int | None = None, split: str | None =
 
 def player(recipe: Recipe, folder: str | Path) -> LoadedActor:
     """Load an actor to be played under this recipe."""
-    return load_player(folder, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+    loaded = load_player(folder, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+    if getattr(recipe.environment, "database", None) and loaded.parameters < FEW_WORDS:
+        warn(
+            f"{folder} has {loaded.parameters / 1e6:.1f} million weights and knows few words beyond"
+            " those it was pretrained on, so it will stumble over the names in a database of your"
+            " own; use a larger pretrained model as model.actor."
+        )
+    return loaded
 
 
 def measure_actor(tasks: HeldOut, actor: LoadedActor, *, greedy: bool) -> dict[str, Any]:

@@ -120,8 +120,9 @@ def test_a_persons_own_database_is_evaluated(place, shop, actor, aac):
     rows = [{"question": "how many teas?", "sql": "SELECT COUNT(*) FROM teas"}]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ("--set", f"environment.database={shop}", "--set", f"environment.questions={questions}")
-    row = one_object(aac("eval", "tiny.yaml", "--actor", actor, *own, "--json"))
-    assert row["episodes"] == 1
+    result = aac("eval", "tiny.yaml", "--actor", actor, *own, "--json")
+    assert one_object(result)["episodes"] == 1
+    assert "will stumble over the names in a database of your own" in result.stderr
     expert = one_object(aac("eval", "tiny.yaml", "--policy", "expert", *own, "--json"))
     assert expert["success"] == 1.0
 
