@@ -231,7 +231,8 @@ class _Batch:
     def _draw(self) -> Tensor | None:
         if self.job.uniforms is None:
             return None
-        return torch.as_tensor(self.job.uniforms[self.active, self.count], device=self.device)
+        draw = torch.as_tensor(self.job.uniforms[self.active, self.count])
+        return draw.to(finest(self.device)).to(self.device)
 
     def _leave(self) -> None:
         """Finished rows go out of the batch; their cache stays where it was."""
@@ -249,15 +250,20 @@ class _Batch:
 def pick(logits: Tensor, temperature: float, draw: Tensor | None) -> tuple[Tensor, Tensor]:
     """Next tokens (B,) and their log-probs (B,), from logits (B, V) and uniforms (B,) or None.
 
-    Inverse CDF in float64: the token is the first whose cumulated probability exceeds the draw,
+    Inverse CDF, in float64: the token is the first whose cumulated probability exceeds the draw,
     so rounding in a large vocabulary moves no visible probability.
     """
     logp = torch.log_softmax(logits.float() / temperature, dim=-1)
     if draw is None:
         chosen = logp.argmax(-1)
     else:
-        cumulated = logp.exp().cumsum(-1, dtype=torch.float64)
-        target = draw.to(torch.float64)[:, None] * cumulated[:, -1:]
+        cumulated = logp.exp().cumsum(-1, dtype=finest(logp.device))
+        target = draw[:, None] * cumulated[:, -1:]
         chosen = torch.searchsorted(cumulated, target, right=True).squeeze(1)
         chosen = chosen.clamp_(max=logits.shape[-1] - 1)
     return chosen, logp.gather(-1, chosen[:, None]).squeeze(1)
+
+
+def finest(device: torch.device) -> torch.dtype:
+    """float64, or float32 where the device has no better (Apple's)."""
+    return torch.float32 if device.type == "mps" else torch.float64
