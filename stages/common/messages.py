@@ -40,6 +40,13 @@ def read_messages(place: str, items: Any) -> list[Message]:
     return [read_message(f"{place} message {k}", item) for k, item in enumerate(items, start=1)]
 
 
+def with_system(messages: Sequence[Message], text: str) -> list[Message]:
+    """The messages with ``text`` at the end of their system message, or as one of their own."""
+    head = list(messages[:1]) if messages and messages[0]["role"] == "system" else []
+    texts = [*(str(m["content"]) for m in head), text]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *messages[len(head) :]]
+
+
 def call_text(name: str, arguments: Any) -> str:
     """The canonical text of one tool call; JSON text of arguments is unpacked."""
     if isinstance(arguments, str):

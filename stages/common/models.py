@@ -71,7 +71,10 @@ def load_reward_model(path: str | Path, *, dtype: str = "auto") -> Any:
 
 
 def new_reward_model(path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = ()) -> Any:
-    """The trunk of ``path`` under a fresh head with one output (seeded by the caller)."""
+    """The trunk of ``path`` under a fresh head with one output (seeded by the caller).
+
+    Texts of ``frozen`` that only name parts of an actor (its output layer) are passed over.
+    """
     from transformers import AutoModelForSequenceClassification
 
     model, missing = _load(
@@ -79,9 +82,10 @@ def new_reward_model(path: str | Path, *, dtype: str = "auto", frozen: Sequence[
     )
     head = set(_head_names(model))
     if missing - head:
-        names = ", ".join(sorted(missing - head)[:3])
-        raise UsageError(f"The weights of {path} lack {names}; give a complete model.")
-    freeze(model, frozen)
+        lacking = ", ".join(sorted(missing - head)[:3])
+        raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
+    names = [name for name, _ in model.named_parameters()]
+    freeze(model, [text for text in frozen if any(text in name for name in names)])
     return model
 
 

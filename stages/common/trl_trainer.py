@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from stages.common.errors import RunError, UsageError
-from stages.common.run_folder import MetricsWriter
+from stages.common.run_folder import MetricsWriter, RunFolder, checkpoint_step
 
 LOG_EVERY = 25
 """Optimizer steps between two lines of metrics."""
@@ -82,6 +83,27 @@ class StageTrainer:
         for folder in old:
             if folder.name != new.name:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_training(trainer: Any, folder: RunFolder) -> dict[str, float]:
+    """All steps, from the folder's newest checkpoint on; how many there were, and seconds."""
+    checkpoint = folder.checkpoint()
+    if checkpoint is not None:
+        folder.metrics.keep_until(checkpoint_step(checkpoint))
+    started = time.perf_counter()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    seconds = time.perf_counter() - started
+    return {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+
+
+def as_served(model: Any, autocast: bool) -> Any:
+    """What is saved: on a GPU ``auto`` means bf16 weights once training is over."""
+    return model.to(torch.bfloat16) if autocast else model
+
+
+def processes() -> int:
+    """Processes that train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def without_printing(trainer: Any) -> Any:

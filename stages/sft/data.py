@@ -20,10 +20,10 @@ from stages.common.chat import (
     stop_ids,
 )
 from stages.common.errors import UsageError
-from stages.common.messages import Message
+from stages.common.messages import Message, with_system
 from stages.common.records import Record, read_records
 from stages.common.rows import Row, cut_row
-from stages.common.shapes import Dialogue, read_dialogue
+from stages.common.shapes import read_dialogue
 from stages.interaction.actions import tool_prompt
 from stages.interaction.trajectory import Trajectory
 
@@ -125,7 +125,10 @@ def _example(record: Record) -> Example:
         episode = _episode(place, row)
         return Example(_episode_exchanges(episode), episode.success, place)
     dialogue = read_dialogue(place, row)
-    exchanges = dialogue_exchanges(_with_tools(dialogue), last_reply_only=dialogue.last_reply_only)
+    messages: Sequence[Message] = dialogue.messages
+    if dialogue.tools:  # as an environment shows them
+        messages = with_system(messages, tool_prompt(dialogue.tools))
+    exchanges = dialogue_exchanges(messages, last_reply_only=dialogue.last_reply_only)
     return Example(tuple(exchanges), dialogue.success, place)
 
 
@@ -138,13 +141,3 @@ def _episode(place: str, row: dict[str, Any]) -> Trajectory:
 
 def _episode_exchanges(episode: Trajectory) -> tuple[tuple[Sequence[Message], str], ...]:
     return tuple((t.messages, t.action.text) for t in episode.turns if t.action.text)
-
-
-def _with_tools(dialogue: Dialogue) -> list[Message]:
-    """The dialogue, its tools described in the system message as an environment does it."""
-    messages = list(dialogue.messages)
-    if not dialogue.tools:
-        return messages
-    head = messages[:1] if messages[0]["role"] == "system" else []
-    texts = [str(m["content"]) for m in head] + [tool_prompt(dialogue.tools)]
-    return [{"role": "system", "content": "\n\n".join(texts)}, *messages[len(head) :]]

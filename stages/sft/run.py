@@ -12,7 +12,7 @@ from typing import Any
 from stages.common.console import progress, quiet_libraries, warn
 from stages.common.errors import RunError
 from stages.common.manifest import build_manifest, fingerprint
-from stages.common.run_folder import RunFolder, RunRequest, checkpoint_step, write_rows
+from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import EnvironmentOptions, make_environment
@@ -48,7 +48,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
         from stages.common.models import load_actor, load_tokenizer, save_folder
-        from stages.common.trl_trainer import precision
+        from stages.common.trl_trainer import as_served, precision
 
         tokenizer = load_tokenizer(recipe.model.actor, recipe.model.chat_template)
         weights, autocast = precision(recipe.model.dtype)
@@ -64,7 +64,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             return summary
         summary |= train(recipe, folder, model, tokenizer, rows, autocast=autocast)
         save_folder(
-            _as_served(model, autocast),
+            as_served(model, autocast),
             tokenizer,
             folder.path,
             card=f"Actor of the aac recipe {recipe.name} after supervised fine-tuning.",
@@ -100,24 +100,18 @@ def train(
     recipe: Recipe, folder: RunFolder, model: Any, tokenizer: Any, rows: SftRows, *, autocast: bool
 ) -> dict[str, float]:
     """Optimizer steps from the newest checkpoint on; the final figures."""
-    from stages.common.trl_trainer import RunLog
+    from stages.common.trl_trainer import RunLog, run_training
     from stages.sft.trainer import METRICS, make_dataset, make_trainer
 
     config = _config(recipe, folder, model, autocast)
     dataset = make_dataset(rows.train).select(_order(recipe.sft, rows, recipe.seed, config))
-    checkpoint = folder.checkpoint()
-    if checkpoint is not None:
-        folder.metrics.keep_until(checkpoint_step(checkpoint))
     with progress("sft", recipe.sft.steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
         trainer = make_trainer(model, tokenizer, config, dataset, [log])
-        started = time.perf_counter()
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        seconds = time.perf_counter() - started
+        figures = run_training(trainer, folder)
         held_out = sorted(rows.validation, key=len)
         found = trainer.evaluate(make_dataset(held_out)) if held_out else {}
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    figures = {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
     figures |= {"loss": losses[-1]} if losses else {}
     return figures | {
         ours.removeprefix("sft/"): found[name] for name, ours in METRICS.items() if name in found
@@ -214,10 +208,3 @@ def _advise(recipe: Recipe, model: Any) -> None:
     for line in advice(recipe, count_parameters(model)):
         if line.startswith("sft."):
             warn(line)
-
-
-def _as_served(model: Any, autocast: bool) -> Any:
-    """On a GPU ``auto`` means bf16 weights once training is over."""
-    import torch
-
-    return model.to(torch.bfloat16) if autocast else model

@@ -1,0 +1,236 @@
+"""Stage 2: the reward model. Gather preferences, make pairs, train, measure, save."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.common.console import progress, quiet_libraries, warn
+from stages.common.errors import HandoffError, RunError
+from stages.common.manifest import build_manifest, fingerprint, verify_parent
+from stages.common.records import Record
+from stages.common.run_folder import RunFolder, RunRequest, write_rows
+from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
+from stages.interaction.preferences import collect_preferences
+from stages.interaction.rewards.mix import RewardMix
+from stages.interaction.trajectory import Trajectory
+from stages.recipe.models import Recipe
+from stages.recipe.ranges import advice, default_learning_rate
+from stages.reward.data import Pairs, build_pairs, read_preferences
+from stages.reward.play import Sampling, play
+
+PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
+"""Places in random keys, so that no two uses share numbers."""
+SCORED_EPISODES = 256
+"""Episodes of the SFT actor whose turns give the scores' mean and spread."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Preference rows, where they came from, and the SFT actor's episodes if it played."""
+
+    records: list[Record]
+    source: str
+    episodes: Sequence[Trajectory] = ()
+
+
+def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
+    """Train a reward model and save it as a plain folder; returns the summary.
+
+    Raises HandoffError for a missing or altered SFT folder, UsageError for a recipe or data that
+    cannot work, RunError when the actor's play gives no preferences or training fails. A dry run
+    checks what needs no play, and writes nothing.
+    """
+    started = time.perf_counter()
+    sft = _sft_parent(recipe, request)
+    folder = RunFolder.open(request, "reward")
+    set_threads(recipe.threads)
+    with quiet_libraries(None if request.dry_run else folder.log_path):
+        from stages.common.models import load_tokenizer, save_folder
+
+        base = _base(recipe, sft)
+        own = None if recipe.reward.base not in ("sft", "actor") else recipe.model.chat_template
+        tokenizer = load_tokenizer(base, own)
+        if request.dry_run and recipe.reward.data is None:
+            return {}
+        gathered = gather(recipe, sft)
+        pairs = build_pairs(
+            tokenizer,
+            gathered.records,
+            max_length=recipe.reward.max_length,
+            held_out_fraction=recipe.reward.held_out_fraction,
+            generator=keyed_generator(recipe.seed, HELD_OUT),
+        )
+        summary: dict[str, Any] = {"pairs": pairs.counts.kept, "held_out": len(pairs.held_out)}
+        summary |= {"cut": pairs.counts.cut, "dropped": pairs.counts.dropped}
+        if request.dry_run:
+            return summary
+        model, figures = train(recipe, folder, base, tokenizer, pairs)
+        summary |= figures
+        score = _score_statistics(recipe, model, tokenizer, pairs, gathered.episodes)
+        save_folder(
+            model,
+            tokenizer,
+            folder.path,
+            card=f"Reward model of the aac recipe {recipe.name}: one score per dialogue.",
+        )
+    write_rows(folder.path, [row for _, row in gathered.records])
+    summary |= {f"score_{name}": value for name, value in score.items()}
+    summary["seconds"] = round(time.perf_counter() - started, 2)
+    manifest = build_manifest(
+        folder.path,
+        "reward",
+        recipe=recipe.model_dump(mode="json"),
+        parents={"sft": sft} if sft else {},
+        data={gathered.source: fingerprint([row for _, row in gathered.records])},
+        metrics=summary,
+    )
+    folder.finish(manifest.with_score(**score), summary)
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    return summary
+
+
+def gather(recipe: Recipe, sft: Path | None) -> Gathered:
+    """A person's preference rows, or those of the SFT actor's play."""
+    section = recipe.reward
+    if section.data is not None:
+        return Gathered(read_preferences(Path(section.data)), str(section.data))
+    assert sft is not None
+    episodes = play(
+        Sampling(
+            actor=sft,
+            tasks=section.tasks,
+            samples_per_task=section.samples_per_task,
+            seed=derived_seed(recipe.seed, PREFERENCE_TASKS),
+        ),
+        model=recipe.model,
+        environment=recipe.environment,
+        state=recipe.state,
+        generation=recipe.rl.actor,
+    )
+    rewards = recipe.rl.rewards
+    mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
+    rows = collect_preferences(episodes, min_margin=section.min_margin, mix=mix)
+    if not rows:
+        raise RunError(
+            f"{len(episodes)} episodes of the SFT actor gave no preferences: no state had replies "
+            f"whose outcomes differ by reward.min_margin ({section.min_margin:g}); sample more "
+            "tasks or lower it."
+        )
+    records = [(f"preference {k}", row) for k, row in enumerate(rows, start=1)]
+    return Gathered(records, "preferences", episodes)
+
+
+def train(
+    recipe: Recipe, folder: RunFolder, base: str | Path, tokenizer: Any, pairs: Pairs
+) -> tuple[Any, dict[str, Any]]:
+    """The trained model and its figures on the held-out pairs."""
+    from stages.common.models import check_vocabulary, count_parameters, new_reward_model
+    from stages.common.trl_trainer import RunLog, as_served, precision, run_training
+    from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
+
+    weights, autocast = precision(recipe.model.dtype)
+    seed_everything(derived_seed(recipe.seed, HEAD))
+    model = new_reward_model(base, dtype=weights, frozen=recipe.model.frozen)
+    check_vocabulary(model, tokenizer, base)
+    _advise(recipe, count_parameters(model))
+    config = _config(recipe, folder, model, len(pairs.train), autocast)
+    dataset = make_dataset(pairs.train).select(_order(recipe, pairs, config))
+    with progress("reward", config.max_steps) as advance:
+        log = RunLog(folder.metrics, METRICS, advance)
+        trainer = make_trainer(model, tokenizer, config, dataset, [log])
+        done = run_training(trainer, folder)
+    difference = np.array([pair.length_difference for pair in pairs.held_out])
+    figures = pair_figures(*pair_scores(model, pairs.held_out), difference)
+    numbers = {f"reward/held_out_{k}": v for k, v in figures.items() if isinstance(v, float)}
+    folder.metrics.write(trainer.state.global_step, numbers)
+    return as_served(model, autocast), done | figures
+
+
+def _sft_parent(recipe: Recipe, request: RunRequest) -> Path | None:
+    """The verified SFT folder; None where neither the trunk nor the data come from it."""
+    if recipe.reward.base != "sft" and recipe.reward.data is not None:
+        return None
+    sft = request.parents.get("sft")
+    if sft is None:
+        raise HandoffError(
+            "the reward model grows from the SFT actor, but there is no SFT folder; "
+            "run aac sft first, or name one with --sft."
+        )
+    verify_parent(sft, "sft")
+    return sft
+
+
+def _base(recipe: Recipe, sft: Path | None) -> str | Path:
+    if recipe.reward.base == "sft":
+        assert sft is not None
+        return sft
+    return recipe.model.actor if recipe.reward.base == "actor" else recipe.reward.base
+
+
+def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast: bool) -> Any:
+    from stages.common.models import count_parameters
+    from stages.common.trl_trainer import LOG_EVERY, processes
+    from stages.reward.trainer import reward_config
+
+    section = recipe.reward
+    rate = section.learning_rate or default_learning_rate("reward", count_parameters(model))
+    per_step = section.batch_size * section.gradient_accumulation * processes()
+    steps = max(math.ceil(section.epochs * pairs / per_step), 1)
+    return reward_config(
+        folder.checkpoints,
+        extra=section.trainer,
+        max_steps=steps,
+        per_device_train_batch_size=section.batch_size,
+        gradient_accumulation_steps=section.gradient_accumulation,
+        learning_rate=rate,
+        lr_scheduler_type="linear",
+        logging_steps=min(LOG_EVERY, steps),
+        save_steps=max(steps // 4, 1),
+        bf16=autocast,
+        seed=recipe.seed,
+        report_to=list(recipe.tracking.report_to) or "none",
+    )
+
+
+def _order(recipe: Recipe, pairs: Pairs, config: Any) -> list[int]:
+    from stages.common.batches import length_grouped_order
+
+    return length_grouped_order(
+        [pair.longest for pair in pairs.train],
+        batch_size=recipe.reward.batch_size,
+        batches=config.max_steps * config.gradient_accumulation_steps * config.world_size,
+        generator=keyed_generator(recipe.seed, ORDER),
+    )
+
+
+def _score_statistics(
+    recipe: Recipe, model: Any, tokenizer: Any, pairs: Pairs, episodes: Sequence[Trajectory]
+) -> dict[str, float]:
+    """Mean and spread over the SFT actor's turns, else over the held-out replies."""
+    from stages.interaction.rewards.scorer import score_turns
+    from stages.reward.trainer import pair_scores
+
+    if episodes:
+        # Evenly over the tasks: the samples of one task stand side by side.
+        some = episodes[:: max(len(episodes) // SCORED_EPISODES, 1)]
+        rows = score_turns(model, tokenizer, some, max_length=recipe.reward.max_length)
+        scores = np.array([score for row in rows for score in row])
+    else:
+        scores = np.concatenate(pair_scores(model, pairs.held_out))
+    if not np.isfinite(scores).all():
+        raise RunError("the trained model's scores are not finite; lower reward.learning_rate.")
+    return {"mean": float(scores.mean()), "std": float(scores.std())}
+
+
+def _advise(recipe: Recipe, parameters: int) -> None:
+    for line in advice(recipe, parameters):
+        if line.startswith("reward."):
+            warn(line)
