@@ -29,7 +29,7 @@ from stages.evaluation.run import (
     readiness_check,
 )
 from stages.evaluation.store import Figures, FigureStore, identity
-from stages.evaluation.tables import groups_table, pipeline_table
+from stages.evaluation.tables import groups_table, percent, pipeline_table
 from stages.recipe.models import Recipe
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
@@ -126,6 +126,7 @@ class Pipeline:
     def baselines(self) -> None:
         """The untrained actor and scripted policies, so that the figures can be judged."""
         self.summary["baselines"]["base"] = self._both("base", self.recipe.model.actor)
+        say(f"base, zero-shot: {_told(self.summary['baselines']['base'])}")
         for name in FOOLS:
             try:
                 row = self._stored(name, [name], partial(self._fool, name))
@@ -137,6 +138,7 @@ class Pipeline:
     def evaluate(self, name: str) -> None:
         """Measure a stage's actor, sampled and greedy."""
         self.summary["stages"][name] |= self._both(name, str(self.root / name))
+        say(f"{name}: {_told(self.summary['stages'][name])}")
         self._save()
 
     def readiness(self) -> None:
@@ -244,6 +246,11 @@ def _short(measured: Mapping[str, Figures]) -> Figures:
     names = ("episodes", "return", "turns", "repeated_calls", "loops", "seen", "unseen")
     flat = {f"success_{how}": figures["success"] for how, figures in measured.items()}
     return {**flat, **{name: sampled[name] for name in names}, **measured}
+
+
+def _told(row: Figures) -> str:
+    sampled, greedy = percent(row["success_sampled"]), percent(row["success_greedy"])
+    return f"{sampled} of {row['episodes']} held-out tasks sampled, {greedy} greedy"
 
 
 def _warn_of_changes(

@@ -133,7 +133,7 @@ def test_all_stages_and_the_summary_the_readme_promises(recipe, fakes, root, cap
     assert json.loads((root / "readiness.json").read_text()) == written["readiness"]
 
     shown = capsys.readouterr().out
-    for words in ("most frequent answer", "accuracy 75.0 %", "repeated calls", "groups never seen"):
+    for words in ("most frequent answer", "accuracy 75.0 %", "repeated", "groups never seen"):
         assert words in shown
     assert written["readiness"]["advice"] in shown.replace("\n", " ")
 
@@ -208,3 +208,49 @@ def test_a_stage_folder_is_no_root(recipe, fakes, finished):
 def test_one_stages_checkpoint_is_refused(recipe, fakes, root):
     with pytest.raises(UsageError, match="aac run takes auto or never"):
         pipeline.run(recipe, RunRequest(root, resume="runs/x/checkpoint-3"))
+
+
+def test_the_real_stages_hand_over_to_each_other(base, tmp_path):
+    """No stand-ins: a random actor through TRL's trainers, on a handful of rows."""
+    pairs = tmp_path / "pairs.jsonl"
+    question = [{"role": "user", "content": "how many orders are there?"}]
+    rows = [
+        {
+            "prompt": question,
+            "chosen": [{"role": "assistant", "content": f"there are {n} orders"}],
+            "rejected": [{"role": "assistant", "content": "x" * (n + 1)}],
+            "task_id": str(n),
+        }
+        for n in range(12)
+    ]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = Recipe.model_validate(
+        {
+            "name": "real",
+            "threads": 1,
+            "model": {"actor": str(base)},
+            "environment": {"name": "sql", "max_turns": 3},
+            "state": {"tool_prompt": "none", "max_tokens": 512},
+            "sft": {"demonstrations": 8, "steps": 2, "batch_size": 4, "max_length": 512},
+            "reward": {"data": str(pairs), "held_out_fraction": 0.25, "batch_size": 4},
+            "rl": {
+                "iterations": 1,
+                "episodes": 4,
+                "evaluate_every": 0,
+                "evaluation_episodes": 2,
+                "actor": {"max_new_tokens": 4},
+                "critic": {"steps": 1, "warm_up": {"max_iterations": 0}},
+            },
+            "evaluation": {"episodes": 2, "readiness_tasks": 1},
+        }
+    )
+    root = tmp_path / "real"
+    summary = pipeline.run(recipe, RunRequest(root, quiet=True))
+    stages = summary["stages"]
+    assert stages["sft"]["seconds"] > 0
+    assert 0 <= stages["reward"]["accuracy"] <= 1 and stages["reward"]["pairs"] > 0
+    assert stages["rl"]["iterations"] == 1
+    parents = json.loads((root / "rl" / "manifest.json").read_text())["parents"]
+    assert set(parents) == {"sft", "reward"}
+    again = pipeline.run(recipe, RunRequest(root, quiet=True))
+    assert again["stages"] == stages

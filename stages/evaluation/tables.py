@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 DASH = "–"
@@ -69,7 +70,7 @@ def groups_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def pipeline_table(summary: Mapping[str, Any]) -> Table:
     """What ``aac run`` ends with: the stages, and what they are to be compared with."""
-    headings = ("seconds", "sampled", "greedy", "return", "turns", "repeated calls")
+    headings = ("seconds", "sampled", "greedy", "return", "turns", "repeated")
     episodes = summary["baselines"]["base"]["episodes"]
     table = _table(f"success on {episodes} held-out tasks", "", *headings)
     for name, row in summary["baselines"].items():
@@ -84,7 +85,7 @@ def pipeline_table(summary: Mapping[str, Any]) -> Table:
 
 
 _BASELINES = {
-    "base": "base, untrained",
+    "base": "base, zero-shot",
     "null": "says nothing",
     "random": "random calls",
     "most_frequent": "most frequent answer",
@@ -123,8 +124,9 @@ def _share(part: Mapping[str, Any] | None) -> str:
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(first)
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table.box = box.SIMPLE_HEAD
+    table.add_column(first, no_wrap=True)
     for heading in others:
         table.add_column(heading, justify="right")
     return table
