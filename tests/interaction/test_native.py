@@ -252,6 +252,8 @@ def test_sampling_follows_the_distribution_and_the_draw() -> None:
         chosen, logp = pick(logits, 1.0, torch.tensor([draw], dtype=torch.float64))
         assert int(chosen) == token
         assert math.isclose(math.exp(float(logp)), [0.2, 0, 0.5, 0.3][token], rel_tol=1e-6)
+    never = torch.log(torch.tensor([[0.0, 1.0]]))
+    assert int(pick(never, 1.0, torch.zeros(1, dtype=torch.float64))[0]) == 1
     draws = torch.as_tensor(keyed_generator(1).random(20_000))
     chosen, _ = pick((logits + 3.0).expand(20_000, 4), 2.0, draws)
     flat = np.sqrt([0.2, 0.0, 0.5, 0.3])
