@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -139,6 +140,19 @@ def test_the_shortcut_of_the_budget_never_lets_a_prompt_through() -> None:
                 now = Turn(**{**now.__dict__, "prompt_ids": ids, "action_ids": tuple(range(16))})
             window.update(now)
             assert count(window.render()) <= budget
+
+
+def test_the_ids_of_a_cut_state_say_nothing_of_the_whole_one() -> None:
+    def count(messages: Sequence[Message]) -> int:
+        return sum(300 if len(m["content"]) > 200 else 10 for m in messages)
+
+    window = build_state({"tool_prompt": "none", "max_tokens": 250}, count)
+    window.reset(RESET)
+    window.update(turn(0, "x" * 600))
+    ids = tuple(range(count(window.render())))
+    assert len(ids) == 30, "cut until it fits"
+    window.update(replace(turn(1, "red"), prompt_ids=ids, action_ids=(1, 2)))
+    assert count(window.render()) <= 250
 
 
 def test_counting_is_skipped_where_the_budget_is_far() -> None:
