@@ -65,9 +65,13 @@ def evaluate(
 ) -> None:
     """Play held-out episodes and measure success, drift, repeated mistakes and loops.
 
-    Equal recipes and evaluation.seed give equal figures.
+    Equal recipes and seeds give equal figures; --seed stands for evaluation.seed here.
     """
-    given = {"evaluation.episodes": episodes, "evaluation.split": split}
+    given = {
+        "evaluation.episodes": episodes,
+        "evaluation.split": split,
+        "evaluation.seed": options.seed,
+    }
     loaded = options.load(recipe, *(f"{k}={v}" for k, v in given.items() if v is not None))
     if actor is None and policy is None:
         actor = str(default_actor(loaded))

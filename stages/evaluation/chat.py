@@ -18,7 +18,7 @@ from stages.evaluation.actor import LoadedActor
 from stages.evaluation.arena import Arena
 from stages.evaluation.run import arena_of, player
 from stages.interaction.actions import parse_action
-from stages.interaction.environments.base import Environment, Task
+from stages.interaction.environments.base import Task
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.rollout import collect
 from stages.interaction.states.window import cut_middle
@@ -28,6 +28,8 @@ from stages.recipe.models import Recipe
 LONGEST_SHOWN = 240
 """Characters of a tool's result that are shown."""
 LEAVE = ("exit", "quit")
+STAND_IN = "?"
+"""The only question in the list that goes with a database without one."""
 
 
 @runtime_checkable
@@ -77,9 +79,11 @@ def chat_command(
     set_threads(recipe.threads)
     with _own_database(recipe, database) as world:
         loaded = player(world, actor)
-        conversation = Conversation(arena_of(world).served(loaded.state), loaded, greedy)
+        arena = arena_of(world).served(loaded.state)
+        conversation = Conversation(arena, loaded, greedy=greedy, seed=world.seed)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
+        conversation.open()
         asked = [question] if question is not None else _typed()
         return [conversation.answer(text) for text in asked]
 
@@ -87,25 +91,30 @@ def chat_command(
 class Conversation:
     """One agent in one world; every question is an episode of its own."""
 
-    def __init__(self, arena: Arena, actor: LoadedActor, greedy: bool) -> None:
+    def __init__(self, arena: Arena, actor: LoadedActor, *, greedy: bool, seed: int) -> None:
         self._arena = arena
         self._actor = actor
         self._greedy = greedy
+        self._seed = seed
         self._world: Task | None = None
         self._asked = 0
 
+    def open(self) -> None:
+        """Choose the world of the questions, the first test task's, and say what it is.
+
+        Raises UsageError if the environment takes no free questions.
+        """
+        environment = self._askable()
+        self._world = self._arena.tasks("test", 1, self._seed)[0]
+        goal = self._goal(self._world)
+        example = "" if goal == STAND_IN else f' A question about it: "{goal}"'
+        say(f"The agent works in {environment.name} ({self._world.group}).{example}")
+
     def answer(self, question: str) -> dict[str, Any]:
-        """Let the agent work on a person's question, in the world of the first test task."""
-        environment = self._arena.make_environment()
-        environment.close()
-        if not isinstance(environment, Askable):
-            raise UsageError(
-                f"environment {environment.name} takes no questions of your own; watch the agent"
-                " play a held-out task with --task 0."
-            )
+        """Let the agent work on a person's question."""
         if self._world is None:
-            self._world = self._first_world(environment)
-        played = self._play(environment.ask(self._world, question))
+            raise RuntimeError("answer() before open()")
+        played = self._play(self._askable().ask(self._world, question))
         return _record(question, played, success=None)
 
     def play(self, split: str, number: int, seed: int) -> dict[str, Any]:
@@ -115,10 +124,15 @@ class Conversation:
         say("right" if played.success else "wrong")
         return _record(played.goal, played, success=played.success)
 
-    def _first_world(self, environment: Environment) -> Task:
-        task = self._arena.tasks("test", 1, 0)[0]
-        say(f"The agent works in {environment.name} ({task.group}).")
-        return task
+    def _askable(self) -> Any:
+        environment = self._arena.make_environment()
+        environment.close()
+        if not isinstance(environment, Askable):
+            raise UsageError(
+                f"environment {environment.name} takes no questions of your own; watch the agent"
+                " play a held-out task with --task 0."
+            )
+        return environment
 
     def _task(self, split: str, number: int, seed: int) -> Task:
         tasks = self._arena.tasks(split, number + 1, seed)
@@ -136,7 +150,7 @@ class Conversation:
             make_environment=self._arena.make_environment,
             make_state=self._arena.states(self._actor.count_tokens),
             policy=Narrator(self._actor.policy),
-            key=(0, self._asked),
+            key=(self._seed, self._asked),
             greedy=self._greedy,
         )[0]
         self._asked += 1
@@ -225,7 +239,7 @@ def _own_database(recipe: Recipe, database: Path | None) -> Iterator[Recipe]:
         raise UsageError(f"environment {recipe.environment.name} works on no --database.")
     with TemporaryDirectory() as folder:
         questions = Path(folder) / "questions.jsonl"
-        questions.write_text(json.dumps({"question": "?", "sql": "SELECT 1"}), "utf-8")
+        questions.write_text(json.dumps({"question": STAND_IN, "sql": "SELECT 1"}), "utf-8")
         own = {"database": database, "questions": questions}
         environment = recipe.environment.model_copy(update=own)
         yield recipe.model_copy(update={"environment": environment})

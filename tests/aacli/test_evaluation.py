@@ -74,9 +74,10 @@ def test_eval_json_is_one_object_equal_for_equal_seeds(place, actor, aac):
 
 
 def test_eval_options_reach_the_evaluation(place, actor, aac):
-    flags = ("--greedy", "--episodes", 3, "--split", "validation", "--json")
+    flags = ("--greedy", "--episodes", 3, "--split", "validation", "--seed", 5, "--json")
     row = one_object(aac("eval", "tiny.yaml", "--actor", actor, *flags))
     assert (row["greedy"], row["episodes"], row["split"]) == (True, 3, "validation")
+    assert row["seed"] == 5
     policy = one_object(aac("eval", "tiny.yaml", "--policy", "frequent", "--json"))
     assert policy["policy"] == "frequent"
 

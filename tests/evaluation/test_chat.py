@@ -80,6 +80,7 @@ def test_a_question_over_a_persons_own_database(recipe, shop, script, capsys):
     assert policy.greedy == [True] * 3
     shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
     steps = ["list_tables()", "teas", "query(SELECT MAX(price) FROM teas)", "6", "answer(6)"]
+    assert shown[0] == "The agent works in sql (shop)."
     assert shown[1:] == [*steps, "answer: 6"]
 
 
@@ -90,7 +91,9 @@ def test_questions_from_a_pipe_until_exit(recipe, script, monkeypatch, capsys):
     assert [row["question"] for row in rows] == ["is it?", "is it not?"]
     assert [messages[0]["content"] for messages in policy.shown] == ["is it?", "is it not?"]
     assert policy.greedy == [False, False]
-    assert capsys.readouterr().out.count("answer: yes") == 2
+    shown = capsys.readouterr().out
+    assert shown.count("answer: yes") == 2
+    assert 'A question about it: "' in shown
 
 
 def test_an_end_of_input_leaves(recipe, script, monkeypatch):
