@@ -44,7 +44,8 @@ class Pair:
 class PairCounts:
     """What became of the rows."""
 
-    kept: int = 0
+    pairs: int = 0
+    """Kept."""
     cut: int = 0
     """Of the kept ones: pairs that lost the middle of their context."""
     dropped: int = 0
@@ -90,7 +91,7 @@ def build_pairs(
             counts.dropped += 1
         else:
             pairs.append(pair)
-    counts.kept = len(pairs)
+    counts.pairs = len(pairs)
     if not pairs:
         raise UsageError(
             f"All {counts.dropped} pairs were dropped: a reply alone is longer than "

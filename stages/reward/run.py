@@ -6,7 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from stages.common.console import progress, quiet_libraries, warn
 from stages.common.errors import HandoffError, RunError
-from stages.common.manifest import build_manifest, fingerprint, verify_parent
+from stages.common.manifest import Manifest, build_manifest, fingerprint, verify_parent
 from stages.common.records import Record
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
@@ -41,6 +41,20 @@ class Gathered:
     episodes: Sequence[Trajectory] = ()
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """All that training needs."""
+
+    base: str | Path
+    tokenizer: Any
+    gathered: Gathered
+    pairs: Pairs
+
+    def summary(self) -> dict[str, Any]:
+        """What became of the rows."""
+        return asdict(self.pairs.counts) | {"held_out": len(self.pairs.held_out)}
+
+
 def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     """Train a reward model and save it as a plain folder; returns the summary.
 
@@ -53,48 +67,36 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     folder = RunFolder.open(request, "reward")
     set_threads(recipe.threads)
     with quiet_libraries(None if request.dry_run else folder.log_path):
-        from stages.common.models import load_tokenizer, save_folder
-
-        base = _base(recipe, sft)
-        own = None if recipe.reward.base not in ("sft", "actor") else recipe.model.chat_template
-        tokenizer = load_tokenizer(base, own)
         if request.dry_run and recipe.reward.data is None:
+            _load_tokenizer(recipe, sft)
             return {}
-        gathered = gather(recipe, sft)
-        pairs = build_pairs(
-            tokenizer,
-            gathered.records,
-            max_length=recipe.reward.max_length,
-            held_out_fraction=recipe.reward.held_out_fraction,
-            generator=keyed_generator(recipe.seed, HELD_OUT),
-        )
-        summary: dict[str, Any] = {"pairs": pairs.counts.kept, "held_out": len(pairs.held_out)}
-        summary |= {"cut": pairs.counts.cut, "dropped": pairs.counts.dropped}
+        prepared = prepare(recipe, sft)
         if request.dry_run:
-            return summary
-        model, figures = train(recipe, folder, base, tokenizer, pairs)
-        summary |= figures
-        score = _score_statistics(recipe, model, tokenizer, pairs, gathered.episodes)
-        save_folder(
-            model,
-            tokenizer,
-            folder.path,
-            card=f"Reward model of the aac recipe {recipe.name}: one score per dialogue.",
-        )
-    write_rows(folder.path, [row for _, row in gathered.records])
+            return prepared.summary()
+        model, figures = train(recipe, folder, prepared)
+        score = score_statistics(recipe, model, prepared)
+        _save(recipe, folder, model, prepared)
+    summary = prepared.summary() | figures
     summary |= {f"score_{name}": value for name, value in score.items()}
     summary["seconds"] = round(time.perf_counter() - started, 2)
-    manifest = build_manifest(
-        folder.path,
-        "reward",
-        recipe=recipe.model_dump(mode="json"),
-        parents={"sft": sft} if sft else {},
-        data={gathered.source: fingerprint([row for _, row in gathered.records])},
-        metrics=summary,
-    )
+    manifest = _manifest(recipe, folder, sft, prepared.gathered, summary)
     folder.finish(manifest.with_score(**score), summary)
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
     return summary
+
+
+def prepare(recipe: Recipe, sft: Path | None) -> Prepared:
+    """Preference rows as token pairs, in the tokens of the trunk."""
+    base, tokenizer = _load_tokenizer(recipe, sft)
+    gathered = gather(recipe, sft)
+    pairs = build_pairs(
+        tokenizer,
+        gathered.records,
+        max_length=recipe.reward.max_length,
+        held_out_fraction=recipe.reward.held_out_fraction,
+        generator=keyed_generator(recipe.seed, HELD_OUT),
+    )
+    return Prepared(base, tokenizer, gathered, pairs)
 
 
 def gather(recipe: Recipe, sft: Path | None) -> Gathered:
@@ -128,30 +130,81 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     return Gathered(records, "preferences", episodes)
 
 
-def train(
-    recipe: Recipe, folder: RunFolder, base: str | Path, tokenizer: Any, pairs: Pairs
-) -> tuple[Any, dict[str, Any]]:
+def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
-    from stages.common.models import check_vocabulary, count_parameters, new_reward_model
     from stages.common.trl_trainer import RunLog, as_served, precision, run_training
     from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
 
+    pairs = prepared.pairs
     weights, autocast = precision(recipe.model.dtype)
-    seed_everything(derived_seed(recipe.seed, HEAD))
-    model = new_reward_model(base, dtype=weights, frozen=recipe.model.frozen)
-    check_vocabulary(model, tokenizer, base)
-    _advise(recipe, count_parameters(model))
+    model = _new_model(recipe, prepared, weights)
     config = _config(recipe, folder, model, len(pairs.train), autocast)
     dataset = make_dataset(pairs.train).select(_order(recipe, pairs, config))
     with progress("reward", config.max_steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
-        trainer = make_trainer(model, tokenizer, config, dataset, [log])
+        trainer = make_trainer(model, prepared.tokenizer, config, dataset, [log])
         done = run_training(trainer, folder)
     difference = np.array([pair.length_difference for pair in pairs.held_out])
     figures = pair_figures(*pair_scores(model, pairs.held_out), difference)
     numbers = {f"reward/held_out_{k}": v for k, v in figures.items() if isinstance(v, float)}
     folder.metrics.write(trainer.state.global_step, numbers)
     return as_served(model, autocast), done | figures
+
+
+def score_statistics(recipe: Recipe, model: Any, prepared: Prepared) -> dict[str, float]:
+    """Mean and spread over the SFT actor's turns, else over the held-out replies."""
+    from stages.interaction.rewards.scorer import score_turns
+    from stages.reward.trainer import pair_scores
+
+    episodes = prepared.gathered.episodes
+    if episodes:
+        # Evenly over the tasks: the samples of one task stand side by side.
+        some = episodes[:: max(len(episodes) // SCORED_EPISODES, 1)]
+        length = recipe.reward.max_length
+        rows = score_turns(model, prepared.tokenizer, some, max_length=length)
+        scores = np.array([score for row in rows for score in row])
+    else:
+        scores = np.concatenate(pair_scores(model, prepared.pairs.held_out))
+    if not np.isfinite(scores).all():
+        raise RunError("the trained model's scores are not finite; lower reward.learning_rate.")
+    return {"mean": float(scores.mean()), "std": float(scores.std())}
+
+
+def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
+    from stages.common.models import check_vocabulary, count_parameters, new_reward_model
+
+    seed_everything(derived_seed(recipe.seed, HEAD))
+    model = new_reward_model(prepared.base, dtype=weights, frozen=recipe.model.frozen)
+    check_vocabulary(model, prepared.tokenizer, prepared.base)
+    for line in advice(recipe, count_parameters(model)):
+        if line.startswith("reward."):
+            warn(line)
+    return model
+
+
+def _save(recipe: Recipe, folder: RunFolder, model: Any, prepared: Prepared) -> None:
+    from stages.common.models import save_folder
+
+    card = f"Reward model of the aac recipe {recipe.name}: one score per dialogue."
+    save_folder(model, prepared.tokenizer, folder.path, card=card)
+    write_rows(folder.path, [row for _, row in prepared.gathered.records])
+
+
+def _manifest(
+    recipe: Recipe,
+    folder: RunFolder,
+    sft: Path | None,
+    gathered: Gathered,
+    summary: dict[str, Any],
+) -> Manifest:
+    return build_manifest(
+        folder.path,
+        "reward",
+        recipe=recipe.model_dump(mode="json"),
+        parents={"sft": sft} if sft else {},
+        data={gathered.source: fingerprint([row for _, row in gathered.records])},
+        metrics=summary,
+    )
 
 
 def _sft_parent(recipe: Recipe, request: RunRequest) -> Path | None:
@@ -168,11 +221,15 @@ def _sft_parent(recipe: Recipe, request: RunRequest) -> Path | None:
     return sft
 
 
-def _base(recipe: Recipe, sft: Path | None) -> str | Path:
-    if recipe.reward.base == "sft":
-        assert sft is not None
-        return sft
-    return recipe.model.actor if recipe.reward.base == "actor" else recipe.reward.base
+def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
+    """The trunk's folder or id, and its tokenizer."""
+    from stages.common.models import load_tokenizer
+
+    known = {"sft": sft, "actor": recipe.model.actor}
+    base = known.get(recipe.reward.base, recipe.reward.base)
+    assert base is not None
+    own = recipe.model.chat_template if recipe.reward.base in known else None
+    return base, load_tokenizer(base, own)
 
 
 def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast: bool) -> Any:
@@ -209,28 +266,3 @@ def _order(recipe: Recipe, pairs: Pairs, config: Any) -> list[int]:
         batches=config.max_steps * config.gradient_accumulation_steps * config.world_size,
         generator=keyed_generator(recipe.seed, ORDER),
     )
-
-
-def _score_statistics(
-    recipe: Recipe, model: Any, tokenizer: Any, pairs: Pairs, episodes: Sequence[Trajectory]
-) -> dict[str, float]:
-    """Mean and spread over the SFT actor's turns, else over the held-out replies."""
-    from stages.interaction.rewards.scorer import score_turns
-    from stages.reward.trainer import pair_scores
-
-    if episodes:
-        # Evenly over the tasks: the samples of one task stand side by side.
-        some = episodes[:: max(len(episodes) // SCORED_EPISODES, 1)]
-        rows = score_turns(model, tokenizer, some, max_length=recipe.reward.max_length)
-        scores = np.array([score for row in rows for score in row])
-    else:
-        scores = np.concatenate(pair_scores(model, pairs.held_out))
-    if not np.isfinite(scores).all():
-        raise RunError("the trained model's scores are not finite; lower reward.learning_rate.")
-    return {"mean": float(scores.mean()), "std": float(scores.std())}
-
-
-def _advise(recipe: Recipe, parameters: int) -> None:
-    for line in advice(recipe, parameters):
-        if line.startswith("reward."):
-            warn(line)

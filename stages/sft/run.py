@@ -45,30 +45,15 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     folder = RunFolder.open(request, "sft")
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
-    log = None if request.dry_run else folder.log_path
-    with quiet_libraries(log), folder.undone_on_bad_input():
-        from stages.common.models import load_actor, load_tokenizer, save_folder
-        from stages.common.trl_trainer import as_served, precision
-
-        tokenizer = load_tokenizer(recipe.model.actor, recipe.model.chat_template)
-        weights, autocast = precision(recipe.model.dtype)
-        model = load_actor(
-            recipe.model.actor, dtype=weights, frozen=recipe.model.frozen, tokenizer=tokenizer
-        )
-        _advise(recipe, model)
+    with quiet_libraries(None if request.dry_run else folder.log_path):
+        model, tokenizer, autocast = _load(recipe)
         examples, source = gather(recipe, tokenizer)
         rows = _rows(recipe, tokenizer, model, examples)
-        summary: dict[str, Any] = {"dialogues": len(examples), "rows": len(rows.train)}
-        summary |= {"cut": rows.cut, "tokens": rows.tokens, **_success(examples)}
+        summary = _counts(examples, rows)
         if request.dry_run:
             return summary
         summary |= train(recipe, folder, model, tokenizer, rows, autocast=autocast)
-        save_folder(
-            as_served(model, autocast),
-            tokenizer,
-            folder.path,
-            card=f"Actor of the aac recipe {recipe.name} after supervised fine-tuning.",
-        )
+        _save(recipe, folder, model, tokenizer, autocast=autocast)
     write_rows(folder.path, map(asdict, islice(rows.train, KEPT_ROWS)))
     summary["seconds"] = round(time.perf_counter() - started, 2)
     manifest = build_manifest(
@@ -197,14 +182,31 @@ def _order(section: SftSection, rows: SftRows, seed: int, config: Any) -> list[i
     )
 
 
-def _success(examples: list[Example]) -> dict[str, float]:
+def _counts(examples: list[Example], rows: SftRows) -> dict[str, Any]:
     marks = [example.success for example in examples if example.success is not None]
-    return {"data_success": sum(marks) / len(marks)} if marks else {}
+    success = {"data_success": sum(marks) / len(marks)} if marks else {}
+    counts = {"dialogues": len(examples), "rows": len(rows.train), "cut": rows.cut}
+    return counts | {"tokens": rows.tokens} | success
 
 
-def _advise(recipe: Recipe, model: Any) -> None:
-    from stages.common.models import count_parameters
+def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
+    """(model, tokenizer, train in bf16 autocast?)"""
+    from stages.common.models import count_parameters, load_actor, load_tokenizer
+    from stages.common.trl_trainer import precision
 
+    section = recipe.model
+    tokenizer = load_tokenizer(section.actor, section.chat_template)
+    weights, autocast = precision(section.dtype)
+    model = load_actor(section.actor, dtype=weights, frozen=section.frozen, tokenizer=tokenizer)
     for line in advice(recipe, count_parameters(model)):
         if line.startswith("sft."):
             warn(line)
+    return model, tokenizer, autocast
+
+
+def _save(recipe: Recipe, folder: RunFolder, model: Any, tokenizer: Any, *, autocast: bool) -> None:
+    from stages.common.models import save_folder
+    from stages.common.trl_trainer import as_served
+
+    card = f"Actor of the aac recipe {recipe.name} after supervised fine-tuning."
+    save_folder(as_served(model, autocast), tokenizer, folder.path, card=card)

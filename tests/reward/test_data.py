@@ -60,7 +60,7 @@ def test_sides_are_the_prompts_of_rl_and_the_replies_with_stop(tokenizer: Any) -
             assert list(ids) == prompt + encode_action(tokenizer, [ASK, CALL, SEEN], text)
             assert ids[-1] == tokenizer.eos_token_id
         assert pair.length_difference == len(pair.chosen_ids) - len(pair.rejected_ids) < 0
-    assert (pairs.counts.kept, pairs.counts.cut, pairs.counts.dropped) == (2, 0, 0)
+    assert (pairs.counts.pairs, pairs.counts.cut, pairs.counts.dropped) == (2, 0, 0)
 
 
 def test_the_middle_of_the_context_goes_alike_on_both_sides(tokenizer: Any) -> None:
@@ -68,7 +68,7 @@ def test_the_middle_of_the_context_goes_alike_on_both_sides(tokenizer: Any) -> N
     whole = both(build(tokenizer, [long, row(1)]))
     longest = max(pair.longest for pair in whole)
     pairs = build(tokenizer, [long, row(1)], longest - 1)
-    assert (pairs.counts.kept, pairs.counts.cut) == (2, 1)
+    assert (pairs.counts.pairs, pairs.counts.cut) == (2, 1)
     (cut,) = (p for p in both(pairs) if p.group == "0")
     assert cut.longest <= longest - 1
     chosen, rejected = tokenizer.decode(cut.chosen_ids), tokenizer.decode(cut.rejected_ids)
@@ -81,7 +81,7 @@ def test_the_middle_of_the_context_goes_alike_on_both_sides(tokenizer: Any) -> N
 def test_a_reply_that_cannot_fit_drops_its_pair(tokenizer: Any) -> None:
     long = row(2, chosen="a very long reply " * 10)
     pairs = build(tokenizer, [row(0), row(1), long], 60)
-    assert (pairs.counts.kept, pairs.counts.dropped) == (2, 1)
+    assert (pairs.counts.pairs, pairs.counts.dropped) == (2, 1)
     with pytest.raises(UsageError, match=r"All 1 pairs were dropped.*raise it"):
         build(tokenizer, [long], 60)
 
@@ -98,7 +98,7 @@ def test_equal_sides_name_their_row(tokenizer: Any) -> None:
         ],
         "task_id": 5,
     }
-    assert build(tokenizer, [parted, row(1)]).counts.kept == 2
+    assert build(tokenizer, [parted, row(1)]).counts.pairs == 2
     room = len(encode_prompt(tokenizer, [ASK, CALL, SEEN])) + 5
     with pytest.raises(UsageError, match="row 1: chosen and rejected are the same after cutting"):
         build(tokenizer, [parted, row(1)], room)
