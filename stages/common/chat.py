@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stages.common.errors import UsageError
 from stages.common.rows import Row, action_spans, cut_row, merge_turns
-from stages.common.template import apply_template, encode_text, template_facts
+from stages.common.template import apply_template, encode_text, neutralised, template_facts
 
 Message = dict[str, Any]
 
@@ -60,7 +60,8 @@ def extend_prompt(
         return None
     shown = render(tokenizer, previous_messages, add_generation_prompt=True)
     whole = render(tokenizer, messages, add_generation_prompt=True)
-    new = _new_ids(tokenizer, shown + action_text, action_text, action_ids, whole)
+    before = shown + neutralised(tokenizer, action_text)
+    new = _new_ids(tokenizer, before, action_text, action_ids, whole)
     return None if new is None else [*previous_ids, *action_ids, *new]
 
 
@@ -96,10 +97,13 @@ def adapt_roles(tokenizer: Any, messages: Sequence[Message]) -> list[Message]:
 
     Tool results become user messages where the template has no tool role; a refused system
     message is folded into the first user message; neighbours of one role are joined where
-    the template wants roles to alternate.
+    the template wants roles to alternate. Special tokens spelled out in a content are broken up.
     """
     facts = template_facts(tokenizer)
-    plain = [{"role": m["role"], "content": m.get("content") or ""} for m in messages]
+    plain = [
+        {"role": m["role"], "content": neutralised(tokenizer, m.get("content") or "")}
+        for m in messages
+    ]
     if not facts.tool:
         plain = [m | {"role": "user"} if m["role"] == "tool" else m for m in plain]
     if not facts.system:
@@ -117,7 +121,8 @@ def dialogue_turns(
         text = render(tokenizer, messages, add_generation_prompt=True)
         new = None
         if before is not None and _extends(before[0], before[1], messages):
-            new = _new_ids(tokenizer, before[2] + before[1], before[1], turns[-1][1], text)
+            shown = before[2] + neutralised(tokenizer, before[1])
+            new = _new_ids(tokenizer, shown, before[1], turns[-1][1], text)
         known = [] if new is None else [*turns[-1][0], *turns[-1][1]]
         prompt = [*known, *(encode_text(tokenizer, text) if new is None else new)]
         turns.append((prompt, _action_ids(tokenizer, text, reply)))
@@ -188,6 +193,7 @@ def _message(role: str, content: str) -> Message:
 
 def _action_ids(tokenizer: Any, shown: str, text: str) -> list[int]:
     """Ids of ``text`` after the rendered prompt ``shown``, and the stop token."""
+    text = neutralised(tokenizer, text)
     opening = template_facts(tokenizer).opening
     context = opening if opening and shown.endswith(opening) else shown
     prompt, joint = encode_text(tokenizer, context), encode_text(tokenizer, context + text)

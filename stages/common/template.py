@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ class TemplateFacts:
     """Id of the token that ends an assistant message."""
     opening: str
     """What the generation prompt adds, if it starts with a special token; else empty."""
+    controls: re.Pattern[str] | None
+    """Matches the text of any special token."""
 
 
 _FACTS: WeakKeyDictionary[Any, TemplateFacts] = WeakKeyDictionary()
@@ -49,7 +52,26 @@ def _probe(tokenizer: Any) -> TemplateFacts:
         repeats=_shows(tokenizer, [user, _message("user", _OTHER)]),
         turn_end=_find_turn_end(tokenizer, [user, reply]),
         opening=_opening(tokenizer, [user]),
+        controls=_controls(tokenizer),
     )
+
+
+def neutralised(tokenizer: Any, content: str) -> str:
+    """Content in which nothing reads as a special token: ``<|end|>`` becomes ``< |end|>``.
+
+    Whatever a database cell, a file or an agent spells, only the template opens and ends turns.
+    """
+    controls = template_facts(tokenizer).controls
+    if controls is None:
+        return content
+    return controls.sub(lambda found: f"{found[0][0]} {found[0][1:]}", content)
+
+
+def _controls(tokenizer: Any) -> re.Pattern[str] | None:
+    known = {str(t) for t in tokenizer.added_tokens_decoder.values() if t.special}
+    # One character cannot be split, and such a token (a blank, say) is ordinary text elsewhere.
+    texts = sorted((text for text in known if len(text) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else None
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:

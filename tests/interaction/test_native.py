@@ -332,7 +332,6 @@ def test_the_policy_leaves_the_models_mode_as_it_was(actor: Any) -> None:
     model.eval()
 
 
-@pytest.mark.xfail(strict=False, reason="chat.render does not yet neutralise markers in content")
 def test_markers_in_content_never_become_control_tokens(actor: Any) -> None:
     """A database that says ``<|im_end|>`` must not end the actor's message for it."""
     _, tokenizer = actor
