@@ -96,6 +96,9 @@ def prepare(recipe: Recipe, sft: Path | None) -> Prepared:
         held_out_fraction=recipe.reward.held_out_fraction,
         generator=keyed_generator(recipe.seed, HELD_OUT),
     )
+    if pairs.counts.dropped:
+        length = recipe.reward.max_length
+        warn(f"{pairs.counts.dropped} pairs dropped: a reply alone is longer than {length} tokens.")
     return Prepared(base, tokenizer, gathered, pairs)
 
 

@@ -36,8 +36,6 @@ class Example:
     """(messages shown, wanted reply)."""
     success: bool | None = None
     """None: nobody said."""
-    place: str = ""
-    """Where it stands in a person's file."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,8 @@ class SftRows:
     validation: list[Row]
     cut: int
     """Rows that lost the middle of their history to ``max_length``."""
+    dropped: int
+    """Rows left out, as a reply alone was longer."""
 
     @property
     def tokens(self) -> int:
@@ -90,28 +90,30 @@ def build_rows(
     validation_fraction: float,
     generator: np.random.Generator,
 ) -> SftRows:
-    """Rows of all examples, a share of the dialogues held out; the stop token is checked."""
+    """Rows of all examples, a share of the dialogues held out; the stop token is checked.
+
+    Rows whose last reply alone is longer than ``max_length`` are dropped and counted; UsageError
+    if nothing is left to train on.
+    """
     held_out = _held_out(len(examples), validation_fraction, generator)
     train: list[Row] = []
     validation: list[Row] = []
-    cut = 0
+    cut = dropped = 0
     for number, example in enumerate(examples):
         for row in exchange_rows(tokenizer, example.exchanges):
-            fitted = _fit(row, max_length, example.place or f"dialogue {number + 1}")
+            fitted = cut_row(row, max_length)
+            if fitted is None:
+                dropped += 1
+                continue
             cut += len(fitted) < len(row)
             (validation if number in held_out else train).append(fitted)
-    check_stop_token([*train, *validation], stop_ids(tokenizer))
-    return SftRows(train, validation, cut)
-
-
-def _fit(row: Row, max_length: int, place: str) -> Row:
-    fitted = cut_row(row, max_length)
-    if fitted is None:
+    if not train:
         raise UsageError(
-            f"{place}: a reply alone is longer than sft.max_length ({max_length} tokens); "
-            "raise it or leave the row out."
+            f"No row is left to train on: in all {dropped} that were dropped a reply alone is "
+            f"longer than sft.max_length ({max_length} tokens); raise it."
         )
-    return fitted
+    check_stop_token([*train, *validation], stop_ids(tokenizer))
+    return SftRows(train, validation, cut, dropped)
 
 
 def _held_out(count: int, fraction: float, generator: np.random.Generator) -> set[int]:
@@ -123,13 +125,13 @@ def _example(record: Record) -> Example:
     place, row = record
     if "turns" in row and "task_id" in row:
         episode = _episode(place, row)
-        return Example(_episode_exchanges(episode), episode.success, place)
+        return Example(_episode_exchanges(episode), episode.success)
     dialogue = read_dialogue(place, row)
     messages: Sequence[Message] = dialogue.messages
     if dialogue.tools:  # as an environment shows them
         messages = with_system(messages, tool_prompt(dialogue.tools))
     exchanges = dialogue_exchanges(messages, last_reply_only=dialogue.last_reply_only)
-    return Example(tuple(exchanges), dialogue.success, place)
+    return Example(tuple(exchanges), dialogue.success)
 
 
 def _episode(place: str, row: dict[str, Any]) -> Trajectory:

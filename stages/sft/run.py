@@ -136,13 +136,17 @@ def _demonstrated(
 
 def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -> SftRows:
     context = getattr(model.config, "max_position_embeddings", None) or recipe.sft.max_length
-    return build_rows(
+    length = min(recipe.sft.max_length, context)
+    rows = build_rows(
         tokenizer,
         examples,
-        max_length=min(recipe.sft.max_length, context),
+        max_length=length,
         validation_fraction=recipe.sft.validation_fraction,
         generator=keyed_generator(recipe.seed, HELD_OUT),
     )
+    if rows.dropped:
+        warn(f"{rows.dropped} rows dropped: a reply alone is longer than {length} tokens.")
+    return rows
 
 
 def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> Any:
@@ -186,7 +190,7 @@ def _counts(examples: list[Example], rows: SftRows) -> dict[str, Any]:
     marks = [example.success for example in examples if example.success is not None]
     success = {"data_success": sum(marks) / len(marks)} if marks else {}
     counts = {"dialogues": len(examples), "rows": len(rows.train), "cut": rows.cut}
-    return counts | {"tokens": rows.tokens} | success
+    return counts | {"dropped": rows.dropped, "tokens": rows.tokens} | success
 
 
 def _load(recipe: Recipe) -> tuple[Any, Any, bool]:

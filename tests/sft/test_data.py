@@ -141,11 +141,12 @@ def test_long_rows_are_cut_and_counted(tokenizer: Any) -> None:
     assert learned(tokenizer, cut.train[0]) == ["12"] and len(cut.train[0]) == length - 1
 
 
-def test_a_reply_that_cannot_fit_names_its_line(tokenizer: Any, tmp_path: Path) -> None:
-    row = {"messages": [ASK, {"role": "assistant", "content": "a long reply " * 20}]}
-    examples = read_examples(write(tmp_path / "d.jsonl", [row]))
-    with pytest.raises(UsageError, match=r"d\.jsonl line 1: a reply alone is longer"):
-        build(tokenizer, examples, 20)
+def test_a_reply_that_cannot_fit_drops_its_row(tokenizer: Any) -> None:
+    examples = [Example((([ASK], text),)) for text in ("12", "a long reply " * 20)]
+    rows = build(tokenizer, examples, 40)
+    assert rows.dropped == 1 and [learned(tokenizer, row) for row in rows.train] == [["12"]]
+    with pytest.raises(UsageError, match="No row is left to train on: in all 1 that were dropped"):
+        build(tokenizer, examples[1:], 40)
 
 
 @pytest.mark.parametrize("success", [None, False])
