@@ -121,7 +121,7 @@ class Conversation:
         """Let the agent play task ``number`` of a split, and say whether it was right."""
         task = self._task(split, number, seed)
         played = self._play(task, show_goal=True)
-        say("right" if played.success else "wrong")
+        say("right" if played.success else f"wrong{_expected(played)}")
         return _record(played.goal, played, success=played.success)
 
     def _askable(self) -> Any:
@@ -204,6 +204,12 @@ def _answer(played: Trajectory) -> str | None:
     if not action.calls:
         return action.text
     return ", ".join(_plain(value) for value in action.calls[-1].arguments.values())
+
+
+def _expected(played: Trajectory) -> str:
+    """The right answer, where the environment tells it as a privileged fact."""
+    gold = played.privileged_before(len(played.turns)).get("gold_answer")
+    return "" if gold is None else f"; expected: {gold}"
 
 
 def _record(question: str, played: Trajectory, *, success: bool | None) -> dict[str, Any]:

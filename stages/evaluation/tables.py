@@ -77,8 +77,10 @@ def pipeline_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(_BASELINES.get(name, name), DASH, *_row(row))
     table.add_section()
     for name, row in summary["stages"].items():
-        cells = _row(row) if "sampled" in row else (f"accuracy {percent(row.get('accuracy'))}",)
+        cells = _row(row) if "sampled" in row else (DASH,) * 5
         table.add_row(name, number(float(row["seconds"]), 1), *cells)
+        if "accuracy" in row:
+            table.caption = f"reward model: accuracy {percent(row['accuracy'])} on held-out pairs"
     table.add_section()
     table.add_row("all", number(float(summary["seconds"]), 1))
     return table
@@ -126,6 +128,7 @@ def _share(part: Mapping[str, Any] | None) -> str:
 def _table(title: str, first: str, *others: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     table.box = box.SIMPLE_HEAD
+    table.caption_justify, table.caption_style = "left", ""
     table.add_column(first, no_wrap=True)
     for heading in others:
         table.add_column(heading, justify="right")

@@ -169,7 +169,8 @@ def test_chat_with_a_pipe(place, actor, shop):
 def test_chat_plays_a_task(place, actor, aac):
     rows = one_object(aac("chat", "tiny.yaml", "--actor", actor, "--task", 1, "--json"))
     assert [row["success"] for row in rows] == [False]
-    assert aac("chat", "tiny.yaml", "--actor", actor, "--task", 1).stdout.rstrip().endswith("wrong")
+    shown = aac("chat", "tiny.yaml", "--actor", actor, "--task", 1).stdout
+    assert "\nwrong; expected: " in shown
 
 
 def fake_stage(actor: Path) -> Callable[[str], Callable[..., dict[str, Any]]]:

@@ -122,6 +122,15 @@ def test_playing_a_held_out_task_tells_the_verdict(recipe, script, monkeypatch, 
     assert shown.count("wrong") == 3
 
 
+def test_a_wrong_answer_is_shown_beside_the_right_one(recipe, script, shop, tmp_path, capsys):
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question": "how many?", "sql": "SELECT COUNT(*) FROM teas"}\n')
+    own = recipe.environment.model_copy(update={"database": shop, "questions": questions})
+    script(format_call("answer", {"value": 7}))
+    chat.chat_command(recipe.model_copy(update={"environment": own}), "x", task=0)
+    assert capsys.readouterr().out.rstrip().endswith("answer: 7\nwrong; expected: 2")
+
+
 def test_what_cannot_be_done_is_told(recipe, script, monkeypatch, tmp_path):
     script("")
     with pytest.raises(UsageError, match="--task plays a held-out task"):
