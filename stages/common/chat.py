@@ -194,9 +194,12 @@ def _message(role: str, content: str) -> Message:
 def _action_ids(tokenizer: Any, shown: str, text: str) -> list[int]:
     """Ids of ``text`` after the rendered prompt ``shown``, and the stop token."""
     text = neutralised(tokenizer, text)
-    opening = template_facts(tokenizer).opening
-    context = opening if opening and shown.endswith(opening) else shown
-    prompt, joint = encode_text(tokenizer, context), encode_text(tokenizer, context + text)
+    facts = template_facts(tokenizer)
+    if facts.opening and shown.endswith(facts.opening):
+        context, prompt = facts.opening, list(facts.opening_ids)
+    else:
+        context, prompt = shown, encode_text(tokenizer, shown)
+    joint = encode_text(tokenizer, context + text)
     prefix_kept = joint[: len(prompt)] == prompt
     ids = joint[len(prompt) :] if prefix_kept else encode_text(tokenizer, text)
     return [*ids, turn_end(tokenizer)]

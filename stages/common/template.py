@@ -27,6 +27,7 @@ class TemplateFacts:
     """Id of the token that ends an assistant message."""
     opening: str
     """What the generation prompt adds, if it starts with a special token; else empty."""
+    opening_ids: tuple[int, ...]
     controls: re.Pattern[str] | None
     """Matches the text of any special token."""
 
@@ -44,6 +45,7 @@ def template_facts(tokenizer: Any) -> TemplateFacts:
 
 def _probe(tokenizer: Any) -> TemplateFacts:
     user, reply = _message("user", _USER), _message("assistant", _REPLY)
+    opening = _opening(tokenizer, [user])
     tool, system = _message("tool", _OTHER), _message("system", _OTHER)
     return TemplateFacts(
         template=tokenizer.chat_template,
@@ -51,7 +53,8 @@ def _probe(tokenizer: Any) -> TemplateFacts:
         system=_shows(tokenizer, [system, user]),
         repeats=_shows(tokenizer, [user, _message("user", _OTHER)]),
         turn_end=_find_turn_end(tokenizer, [user, reply]),
-        opening=_opening(tokenizer, [user]),
+        opening=opening,
+        opening_ids=tuple(encode_text(tokenizer, opening)),
         controls=_controls(tokenizer),
     )
 
@@ -75,8 +78,16 @@ def _controls(tokenizer: Any) -> re.Pattern[str] | None:
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Ids of already rendered text: nothing is added."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    """Ids of already rendered text: nothing is added, padded or cut."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    ids: list[int]
+    if backend is None:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+    # The same Rust call as the line above makes, at half of its cost: prompts are short and many.
+    backend.no_padding()
+    backend.no_truncation()
+    ids = backend.encode(text, add_special_tokens=False).ids
     return ids
 
 

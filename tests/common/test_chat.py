@@ -28,6 +28,7 @@ from stages.common.chat import (
 from stages.common.errors import UsageError
 from stages.common.models import load_tokenizer
 from stages.common.rows import Row, action_spans
+from stages.common.template import encode_text
 from tests.tiny_models import tiny_llama, tiny_qwen3
 
 CALL = '{"name": "list_tables", "arguments": {}}'
@@ -97,6 +98,24 @@ def test_a_refusing_template_is_named_in_one_sentence(qwen3: Any) -> None:
 def test_prompt_ids_are_those_of_the_rendered_text(tokenizer: Any) -> None:
     ids = encode_prompt(tokenizer, DIALOGUE[:4])
     assert tokenizer.decode(ids) == render(tokenizer, DIALOGUE[:4], add_generation_prompt=True)
+
+
+def test_encoding_is_the_tokenizers_own(tokenizer: Any) -> None:
+    text = render(tokenizer, DIALOGUE, add_generation_prompt=True)
+    expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokenizer(["a", "much longer text"], padding=True, truncation=True, max_length=2)
+    assert encode_text(tokenizer, text) == expected
+    assert encode_text(SlowTokenizer(tokenizer), text) == expected
+
+
+class SlowTokenizer:
+    """A tokenizer without a Rust core."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __call__(self, text: str, **kwargs: Any) -> Any:
+        return self._inner(text, **kwargs)
 
 
 def test_action_ends_with_the_stop_token_and_decodes_to_its_text(tokenizer: Any) -> None:
