@@ -19,8 +19,7 @@ from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import read_manifest, verify_parent
 from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
 from stages.common.seeding import set_threads
-from stages.evaluation.actor import LoadedActor
-from stages.evaluation.arena import HeldOut
+from stages.evaluation.held_out import HeldOut
 from stages.evaluation.run import (
     held_out,
     measure_actor,
@@ -30,6 +29,7 @@ from stages.evaluation.run import (
 )
 from stages.evaluation.store import Figures, FigureStore, identity
 from stages.evaluation.tables import groups_table, percent, pipeline_table
+from stages.interaction.player import LoadedActor
 from stages.recipe.models import Recipe
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}

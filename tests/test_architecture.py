@@ -38,7 +38,7 @@ NO_TORCH = (
     "stages.interaction.generation",
     "stages.interaction.demonstrations",
     "stages.interaction.preferences",
-    "stages.interaction.tasks",
+    "stages.interaction.arena",
     "stages.evaluation.metrics",
 )
 # What a room may import of the others; a room may always import itself.

@@ -14,12 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 from stages.common.console import say
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
-from stages.evaluation.actor import LoadedActor
-from stages.evaluation.arena import Arena
 from stages.evaluation.run import arena_of, player
 from stages.interaction.actions import parse_action
+from stages.interaction.arena import Arena
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.player import LoadedActor
 from stages.interaction.rollout import collect
 from stages.interaction.states.window import cut_middle
 from stages.interaction.trajectory import Action, Message, Trajectory

@@ -8,11 +8,12 @@ from typing import Any
 
 from stages.common.console import say, warn
 from stages.common.errors import AacError, RunError
-from stages.evaluation.arena import Arena, HeldOut
 from stages.evaluation.contract import try_contract
+from stages.evaluation.held_out import HeldOut
 from stages.evaluation.policies import random_policy
 from stages.evaluation.run import POLICIES
 from stages.evaluation.tables import checks_table
+from stages.interaction.arena import Arena
 from stages.interaction.states import StateOptions
 
 TRIED = 16

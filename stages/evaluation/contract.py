@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from stages.common.errors import AacError, RunError
-from stages.evaluation.arena import Arena
 from stages.evaluation.policies import random_policy
 from stages.interaction.actions import parse_action
+from stages.interaction.arena import Arena
 from stages.interaction.environments.base import SPLITS, Environment, Task
 from stages.interaction.trajectory import Trajectory
 

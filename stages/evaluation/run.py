@@ -9,12 +9,12 @@ from typing import Any
 from stages.common.console import say, warn
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
-from stages.evaluation.actor import LoadedActor, load_player
-from stages.evaluation.arena import Arena, HeldOut
+from stages.evaluation.held_out import HeldOut
 from stages.evaluation.policies import most_frequent_policy, null_policy, random_policy
 from stages.evaluation.readiness import TRIES, readiness
 from stages.evaluation.tables import groups_table, metrics_table
-from stages.interaction.rewards.mix import RewardMix
+from stages.interaction.arena import Arena
+from stages.interaction.player import LoadedActor, load_player
 from stages.recipe.models import Recipe
 
 FEW_WORDS = 10e6
@@ -23,12 +23,8 @@ FEW_WORDS = 10e6
 
 def arena_of(recipe: Recipe) -> Arena:
     """The recipe's world as evaluation plays it; reward-model scores take no part."""
-    rewards = recipe.rl.rewards
-    return Arena(
-        environment=recipe.environment,
-        state=recipe.state,
-        mix=RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap),
-        parallel=recipe.evaluation.batch,
+    return Arena.of(
+        recipe.environment, recipe.state, recipe.rl.rewards, parallel=recipe.evaluation.batch
     )
 
 

@@ -18,13 +18,13 @@ from stages.common.manifest import Manifest, build_manifest, fingerprint, verify
 from stages.common.records import Record
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
+from stages.interaction.arena import Arena, kept
+from stages.interaction.player import load_player
 from stages.interaction.preferences import collect_preferences
-from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.reward.data import Pairs, build_pairs, read_preferences
-from stages.reward.play import Sampling, play
 
 PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
 """Places in random keys, so that no two uses share numbers."""
@@ -108,21 +108,9 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     if section.data is not None:
         return Gathered(read_preferences(Path(section.data)), str(section.data))
     assert sft is not None
-    episodes = play(
-        Sampling(
-            actor=sft,
-            tasks=section.tasks,
-            samples_per_task=section.samples_per_task,
-            seed=derived_seed(recipe.seed, PREFERENCE_TASKS),
-        ),
-        model=recipe.model,
-        environment=recipe.environment,
-        state=recipe.state,
-        generation=recipe.rl.actor,
-    )
-    rewards = recipe.rl.rewards
-    mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
-    rows = collect_preferences(episodes, min_margin=section.min_margin, mix=mix)
+    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    episodes = play(recipe, arena, sft)
+    rows = collect_preferences(episodes, min_margin=section.min_margin, mix=arena.mix)
     if not rows:
         raise RunError(
             f"{len(episodes)} episodes of the SFT actor gave no preferences: no state had replies "
@@ -131,6 +119,23 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
         )
     records = [(f"preference {k}", row) for k, row in enumerate(rows, start=1)]
     return Gathered(records, "preferences", episodes)
+
+
+def play(recipe: Recipe, arena: Arena, sft: Path) -> list[Trajectory]:
+    """Each training task played several times by the SFT actor, at the temperature of stage 3."""
+    section, seed = recipe.reward, derived_seed(recipe.seed, PREFERENCE_TASKS)
+    actor = load_player(sft, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+    tasks = arena.draw("train", section.tasks, seed)
+    repeated = [task for task in tasks for _ in range(section.samples_per_task)]
+    return kept(
+        arena.play(
+            repeated,
+            actor.policy,
+            key=(seed, 0),
+            count_tokens=actor.count_tokens,
+            label="preferences",
+        )
+    )
 
 
 def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:

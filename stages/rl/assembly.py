@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.chat import encode_prompt
-from stages.common.errors import RunError, UsageError
+from stages.common.errors import UsageError
 from stages.common.models import count_parameters, load_actor, load_tokenizer
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.common.seeding import derived_seed
-from stages.interaction.environments import make_environment
+from stages.interaction.arena import Arena, kept
+from stages.interaction.environments.base import Task
 from stages.interaction.native import NativePolicy
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rewards.scorer import RewardModelScorer
-from stages.interaction.rollout import collect
-from stages.interaction.states import build_state
-from stages.interaction.tasks import draw_tasks
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
@@ -33,10 +31,8 @@ from stages.rl.pool import ExperiencePool
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
 
-TRAIN_TASKS, EVALUATION_TASKS, EVALUATION_KEY = 3, 4, 1_000_000
+TRAIN_TASKS, EVALUATION_KEY = 3, 1_000_000
 """Places in random keys, so that no two uses share numbers."""
-PARALLEL = 128
-"""Environments played at once."""
 
 
 class Player:
@@ -51,35 +47,32 @@ class Player:
             temperature=options.temperature,
             max_new_tokens=options.max_new_tokens,
         )
-        self.environment = make_environment(recipe.environment)
+        self.arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
 
-    def play(self, split: str, count: int, key: tuple[int, int], version: int) -> list[Trajectory]:
-        """``count`` sampled episodes of fresh tasks; faults of the machinery come back, too."""
-        place = TRAIN_TASKS if split == "train" else EVALUATION_TASKS
-        return collect(
-            draw_tasks(self.environment, split, count, derived_seed(*key, place)),
-            make_environment=lambda: make_environment(self.recipe.environment),
-            make_state=lambda: build_state(
-                self.recipe.state, lambda messages: len(encode_prompt(self.tokenizer, messages))
-            ),
-            policy=self.policy,
-            key=key,
-            parallel=PARALLEL,
-            actor_version=version,
+    def play(self, tasks: Sequence[Task], key: tuple[int, int], version: int) -> list[Trajectory]:
+        """One sampled episode per task, less those dropped by the machinery's faults."""
+        return kept(
+            self.arena.play(
+                tasks,
+                self.policy,
+                key=key,
+                count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
+                actor_version=version,
+                label="",
+            )
         )
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
-        """One iteration's episodes. RunError if the machinery dropped all of them."""
+        """One iteration's episodes, on fresh training tasks."""
         key = (self.recipe.seed, iteration)
-        episodes = self.play("train", self.recipe.rl.episodes, key, version)
-        kept = [e for e in episodes if e.error is None and e.turns]
-        if not kept:
-            reasons = sorted({str(e.error) for e in episodes})
-            raise RunError(
-                f"all {len(episodes)} episodes of iteration {iteration} were dropped, by the "
-                f"environment's own faults: {reasons[0]}"
-            )
-        return kept
+        tasks = self.arena.draw("train", self.recipe.rl.episodes, derived_seed(*key, TRAIN_TASKS))
+        return self.play(tasks, key, version)
+
+    def evaluate(self, version: int) -> list[Trajectory]:
+        """Validation tasks, the same each time."""
+        key = (self.recipe.evaluation.seed, EVALUATION_KEY)
+        tasks = self.arena.tasks("validation", self.recipe.rl.evaluation_episodes, key[0])
+        return self.play(tasks, key, version)
 
 
 @dataclass(frozen=True)

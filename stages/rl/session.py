@@ -120,10 +120,7 @@ class Session:
         every = rl.evaluate_every
         if not every or (iteration % every and iteration != rl.iterations):
             return {}
-        key = (self.recipe.evaluation.seed, assembly.EVALUATION_KEY)
-        episodes = self.player.play(
-            "validation", rl.evaluation_episodes, key, self.trainer.progress.actor_version
-        )
+        episodes = self.player.evaluate(self.trainer.progress.actor_version)
         figures = episode_metrics(episodes, self.rewarding.mix)
         append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
         self.last = {"validation_success": figures["success"], "validation_step": iteration}

@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.console import progress, quiet_libraries, warn
-from stages.common.errors import RunError
 from stages.common.manifest import build_manifest, fingerprint
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
-from stages.interaction.demonstrations import demonstrate_episodes
-from stages.interaction.environments import EnvironmentOptions, make_environment
-from stages.interaction.states import build_state
-from stages.interaction.tasks import draw_tasks
-from stages.recipe.models import Recipe, SftSection, StateSection
+from stages.interaction.arena import Arena, kept
+from stages.recipe.models import Recipe, SftSection
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.sft.data import (
     Example,
@@ -72,8 +68,7 @@ def gather(recipe: Recipe, tokenizer: Any) -> tuple[list[Example], str]:
     """The dialogues to learn, and what they came from."""
     section, source = recipe.sft, str(recipe.sft.data or "demonstrations")
     if section.data is None:
-        seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
-        examples = _demonstrated(recipe.environment, recipe.state, section, tokenizer, seed)
+        examples = _demonstrated(recipe, tokenizer)
     else:
         examples = read_examples(Path(section.data))
     if section.only_successful:
@@ -103,35 +98,16 @@ def train(
     }
 
 
-def _demonstrated(
-    environment: EnvironmentOptions,
-    state: StateSection,
-    section: SftSection,
-    tokenizer: Any,
-    seed: int,
-) -> list[Example]:
+def _demonstrated(recipe: Recipe, tokenizer: Any) -> list[Example]:
     from stages.common.chat import encode_prompt
 
-    world = make_environment(environment)
-    try:
-        tasks = draw_tasks(world, "train", section.demonstrations, seed)
-    finally:
-        world.close()
-    with progress("demonstrations", len(tasks)) as advance:
-        episodes = demonstrate_episodes(
-            tasks,
-            make_environment=lambda: make_environment(environment),
-            make_state=lambda: build_state(state, lambda m: len(encode_prompt(tokenizer, m))),
-            seed=seed,
-            on_episode=lambda _: advance(),
-        )
-    examples = episode_examples(episodes)
-    if not examples:
-        raise RunError(
-            f"all {len(episodes)} demonstrations were dropped ({episodes[0].error}); "
-            "check the environment with aac env check."
-        )
-    return examples
+    seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
+    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    tasks = arena.draw("train", recipe.sft.demonstrations, seed)
+    episodes = arena.demonstrate(
+        tasks, seed=seed, count_tokens=lambda messages: len(encode_prompt(tokenizer, messages))
+    )
+    return episode_examples(kept(episodes))
 
 
 def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -> SftRows:

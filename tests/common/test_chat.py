@@ -6,6 +6,7 @@ concatenated ids decode to.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -314,3 +315,38 @@ def test_a_blank_before_the_stop_token_does_not_hinder_extension(qwen3: Any) -> 
     other = with_template(qwen3, template)
     rows = dialogue_rows(other, DIALOGUE, 500)
     assert len(rows) == 1 and len(action_spans(rows[0].action_mask)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [
+        ("qwen2_5", "<|im_end|>"),
+        ("qwen3_instruct_2507", "<|im_end|>"),
+        ("llama3", "<|eot_id|>"),
+        ("gemma", "<end_of_turn>"),
+        ("phi3", "<|end|>"),
+        ("cohere", "<|END_OF_TURN_TOKEN|>"),
+    ],
+)
+def test_masks_equal_trls_training_templates_of_known_models(
+    qwen3: Any, name: str, stop: str
+) -> None:
+    """TRL ships known models' templates with generation markers added: an outside oracle."""
+    trl = pytest.importorskip("trl")
+    folder = Path(trl.__file__).parent / "chat_templates"
+    plain, marked = (folder / f"{name}{end}.jinja" for end in ("", "_training"))
+    if not plain.exists() or not marked.exists():
+        pytest.skip(f"this TRL ships no template {name}")
+    tokenizer = with_template(qwen3, plain.read_text())
+    special = sorted(set(re.findall(r"<\|\w+\|>|<\w+_of_turn>", plain.read_text())))
+    tokenizer.add_special_tokens({"additional_special_tokens": special, "eos_token": stop})
+    (row,) = dialogue_rows(tokenizer, DIALOGUE, 1000)
+    oracle = tokenizer.apply_chat_template(
+        adapt_roles(tokenizer, DIALOGUE),
+        chat_template=marked.read_text(),
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    assert list(row.input_ids) == oracle["input_ids"][: len(row)]
+    assert [int(x) for x in row.action_mask] == oracle["assistant_masks"][: len(row)]
+    assert not any(oracle["assistant_masks"][len(row) :])

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from stages.common.errors import RunError
-from stages.evaluation import arena
 from stages.evaluation.check import check_command, check_environment, require_kept
 from stages.evaluation.contract import CHECKS
 from stages.evaluation.run import POLICIES
+from stages.interaction import arena
 from stages.interaction.environments import EnvironmentOptions
 from tests.evaluation import worlds
 

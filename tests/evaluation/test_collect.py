@@ -10,11 +10,11 @@ import pytest
 
 from stages.common.errors import UsageError
 from stages.common.shapes import read_dialogue, read_preference
-from stages.evaluation import arena as arena_module
 from stages.evaluation import collect
-from stages.evaluation.actor import LoadedActor
+from stages.interaction import arena as arena_module
 from stages.interaction.actions import format_call
 from stages.interaction.generation import Generation, Request
+from stages.interaction.player import LoadedActor
 from stages.recipe.models import Recipe
 from tests.evaluation import worlds
 

@@ -12,11 +12,12 @@ import pytest
 from stages.common.errors import RunError, UsageError
 from stages.common.manifest import build_manifest
 from stages.common.run_folder import write_json
-from stages.evaluation import arena as arena_module
 from stages.evaluation import run
-from stages.evaluation.actor import served_state
-from stages.evaluation.arena import Arena, HeldOut
+from stages.evaluation.held_out import HeldOut
 from stages.evaluation.policies import ScriptedPolicy, null_policy
+from stages.interaction import arena as arena_module
+from stages.interaction.arena import Arena
+from stages.interaction.player import served_state
 from stages.interaction.states import StateOptions
 from stages.recipe.models import Recipe
 from tests.evaluation import worlds

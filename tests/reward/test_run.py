@@ -116,13 +116,13 @@ def test_preferences_of_the_actors_play(
 ) -> None:
     asked = []
 
-    def play(sampling: Any, **parts: Any) -> list[Trajectory]:
-        asked.append((sampling, parts))
+    def play(recipe: Any, arena: Any, actor: Path) -> list[Trajectory]:
+        asked.append(actor)
         return episodes()
 
     monkeypatch.setattr(stage, "play", play)
     summary = run(recipe(sft, epochs=8, tasks=12, samples_per_task=2), ask(sft, tmp_path / "r"))
-    assert asked[0][0].actor == sft and asked[0][0].samples_per_task == 2
+    assert asked == [sft]
     assert summary["pairs"] == 12 and summary["accuracy"] == 1.0
     # The statistics are those of the actor's turns, under the trained model.
     with quiet_libraries(None):

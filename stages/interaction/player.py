@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stages.common.console import quiet_libraries, warn
 from stages.common.manifest import read_manifest
@@ -13,9 +13,6 @@ from stages.common.run_folder import MANIFEST
 from stages.interaction.generation import Policy
 from stages.interaction.states import StateOptions
 from stages.interaction.states.base import CountTokens
-
-if TYPE_CHECKING:
-    from stages.recipe.models import ActorSection, ModelSection
 
 
 @dataclass(frozen=True)
@@ -31,13 +28,12 @@ class LoadedActor:
     """How large it is."""
 
 
-def load_player(
-    folder: str | Path, *, model: ModelSection, sampling: ActorSection, state: Any
-) -> LoadedActor:
+def load_player(folder: str | Path, *, model: Any, sampling: Any, state: Any) -> LoadedActor:
     """Load the actor of a Hugging Face folder or hub id for playing (on the GPU if there is one).
 
-    The state it was trained with, if its manifest tells, goes before the recipe's ``state``.
-    Raises UsageError for a folder that holds no actor.
+    ``model`` has ``chat_template`` and ``dtype``, ``sampling`` has ``temperature`` and
+    ``max_new_tokens`` (sections of a recipe do). The state it was trained with, if its manifest
+    tells, goes before ``state``. Raises UsageError for a folder that holds no actor.
     """
     import torch
 

@@ -1,14 +1,15 @@
-"""Where held-out episodes are played, and the same tasks for every policy that is measured."""
+"""Where episodes are played: an environment, what an actor is shown of it, and what pays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from typing import Any
 
 from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
-from stages.evaluation.metrics import episode_metrics
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Demonstrator, Environment, Task
@@ -20,8 +21,6 @@ from stages.interaction.states.base import CountTokens, content_bytes
 from stages.interaction.trajectory import Message, Trajectory
 
 _BYTES_PER_TOKEN = 4
-TRAINING_SAMPLE = 128
-"""Training tasks looked at to tell what an actor may have seen."""
 
 
 def about(messages: list[Message]) -> int:
@@ -31,7 +30,7 @@ def about(messages: list[Message]) -> int:
 
 @dataclass(frozen=True)
 class Arena:
-    """The environment, what an actor is shown of it, and how the outcome is weighed."""
+    """One world for every stage: training, preferences and evaluation play in the same way."""
 
     environment: Any
     """Options of an environment (the recipe's section)."""
@@ -40,6 +39,12 @@ class Arena:
     mix: RewardMix = field(default_factory=RewardMix)
     parallel: int = 128
     """Environments played at once."""
+
+    @classmethod
+    def of(cls, environment: Any, state: Any, rewards: Any, *, parallel: int = 128) -> Arena:
+        """From a recipe's sections; reward-model scores take no part in its mix."""
+        mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
+        return cls(environment, state, mix, parallel)
 
     def served(self, state: Any) -> Arena:
         """The same world, shown through another state processor."""
@@ -57,9 +62,15 @@ class Arena:
         key: tuple[int, int] = (0, 0),
         greedy: bool = False,
         count_tokens: CountTokens = about,
+        actor_version: int = 0,
+        label: str = "playing",
     ) -> list[Trajectory]:
-        """One episode per task, in task order; random numbers are keyed by ``key``."""
-        with progress("playing", len(tasks)) as advance:
+        """One episode per task, in task order; random numbers are keyed by ``key``.
+
+        Episodes the machinery had to drop come back, too: their ``error`` says why. ``label``
+        names the progress bar; without one there is none.
+        """
+        with progress(label, len(tasks)) if label else _unseen() as advance:
             return collect(
                 tasks,
                 make_environment=self.make_environment,
@@ -68,6 +79,7 @@ class Arena:
                 key=key,
                 parallel=self.parallel,
                 greedy=greedy,
+                actor_version=actor_version,
                 on_episode=lambda _: advance(),
             )
 
@@ -75,13 +87,15 @@ class Arena:
         self, tasks: Sequence[Task], *, seed: int, count_tokens: CountTokens = about
     ) -> list[Trajectory]:
         """The scripted expert's episodes. UsageError if the environment has none."""
-        return demonstrate_episodes(
-            tasks,
-            make_environment=self.make_environment,
-            make_state=self.states(count_tokens),
-            seed=seed,
-            parallel=self.parallel,
-        )
+        with progress("demonstrations", len(tasks)) as advance:
+            return demonstrate_episodes(
+                tasks,
+                make_environment=self.make_environment,
+                make_state=self.states(count_tokens),
+                seed=seed,
+                parallel=self.parallel,
+                on_episode=lambda _: advance(),
+            )
 
     def has_expert(self) -> bool:
         """Whether the environment demonstrates."""
@@ -101,65 +115,30 @@ class Arena:
         if not tasks:
             raise UsageError(
                 f"environment {self.environment.name} has no task in the {split} split; give more"
-                " questions, mark some with that split, or set evaluation.split."
+                " questions, mark some with that split, or choose another split."
             )
         return tasks
+
+    def draw(self, split: str, count: int, seed: int) -> list[Task]:
+        """Exactly ``count`` tasks: a small set is gone through again and again."""
+        return list(islice(cycle(self.tasks(split, count, seed)), count))
 
     def states(self, count_tokens: CountTokens) -> Callable[[], StateProcessor]:
         """What makes a state processor for one seat of a rollout."""
         return lambda: build_state(self.state, count_tokens)
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Fixed tasks on which one policy after another is measured."""
-
-    arena: Arena
-    tasks: Sequence[Task]
-    seed: int
-    """Keys the sampling."""
-    training: Sequence[Task] = ()
-    """A sample of the training tasks: their groups are the seen ones."""
-
-    @classmethod
-    def of(cls, arena: Arena, *, split: str, episodes: int, seed: int) -> HeldOut:
-        """``episodes`` tasks of a split (fewer if there are fewer)."""
-        tasks = arena.tasks(split, episodes, seed)
-        return cls(arena, tasks, seed, _training_sample(arena, seed))
-
-    def with_state(self, state: Any) -> HeldOut:
-        """The same tasks, shown through another state processor."""
-        return replace(self, arena=self.arena.served(state))
-
-    def measure(
-        self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about
-    ) -> dict[str, Any]:
-        """Play every task once. RunError if the machinery dropped all episodes."""
-        key = (self.seed, 0)
-        played = self.arena.play(
-            self.tasks, policy, key=key, greedy=greedy, count_tokens=count_tokens
+def kept(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that the machinery did not drop. RunError if none is left."""
+    whole = [episode for episode in episodes if episode.error is None and episode.turns]
+    if not whole:
+        raise RunError(
+            f"all {len(episodes)} episodes were dropped by the environment's own faults:"
+            f" {episodes[0].error}; check it with aac env check."
         )
-        return self.figures(played)
-
-    def measure_expert(self) -> dict[str, Any]:
-        """The scripted expert on these tasks."""
-        return self.figures(self.arena.demonstrate(self.tasks, seed=self.seed))
-
-    def figures(self, played: Sequence[Trajectory]) -> dict[str, Any]:
-        """The metrics of episodes of these tasks."""
-        faults = [t.error for t in played if t.error is not None]
-        if faults and len(faults) == len(played):
-            raise RunError(
-                f"all {len(played)} episodes were dropped by the environment's own faults:"
-                f" {faults[0]}"
-            )
-        seen = {task.group for task in self.training}
-        return episode_metrics(played, self.arena.mix, seen_groups=seen)
+    return whole
 
 
-def _training_sample(arena: Arena, seed: int) -> list[Task]:
-    """None where a person's file has no training tasks at all."""
-    try:
-        return arena.tasks("train", TRAINING_SAMPLE, seed)
-    except UsageError:
-        return []
+@contextmanager
+def _unseen() -> Iterator[Callable[..., None]]:
+    yield lambda *_: None
