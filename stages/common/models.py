@@ -26,7 +26,7 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"No tokenizer could be loaded from {path}: {_first(error)}") from error
+        raise UsageError(_not_loaded("tokenizer", path, error)) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
     if not tokenizer.chat_template:
@@ -186,7 +186,7 @@ def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set
             source, use_safetensors=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"No model could be loaded from {path}: {_first(error)}") from error
+        raise UsageError(_not_loaded("model", path, error)) from error
     return model, set(info["missing_keys"])
 
 
@@ -233,6 +233,14 @@ def _head_names(model: Any) -> list[str]:
     """Parameters outside the trunk."""
     prefix = f"{model.base_model_prefix}."
     return [name for name, _ in model.named_parameters() if not name.startswith(prefix)]
+
+
+def _not_loaded(what: str, path: str | Path, error: Exception) -> str:
+    if Path(path).is_dir():
+        return f"No {what} could be loaded from {path}: {_first(error)}"
+    return (
+        f"{path} is no folder here, and no {what} of that hub id could be loaded: {_first(error)}"
+    )
 
 
 def _first(error: Exception) -> str:

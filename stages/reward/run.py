@@ -66,7 +66,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     sft = _sft_parent(recipe, request)
     folder = RunFolder.open(request, "reward")
     set_threads(recipe.threads)
-    with quiet_libraries(None if request.dry_run else folder.log_path):
+    log = None if request.dry_run else folder.log_path
+    with quiet_libraries(log), folder.undone_on_bad_input():
         if request.dry_run and recipe.reward.data is None:
             _load_tokenizer(recipe, sft)
             return {}

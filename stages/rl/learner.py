@@ -135,7 +135,11 @@ class ActorLearner:
                 norms.append(self._step(objective.max_grad_norm))
         self.setup.model.eval()
         means = {f"actor/{name}": value for name, value in tally.means().items()}
-        return means | {"actor/grad_norm": float(np.mean(norms)), "actor/updates": len(norms)}
+        return means | {
+            "actor/kl": kl_to_reference(rows),
+            "actor/grad_norm": float(np.mean(norms)),
+            "actor/updates": len(norms),
+        }
 
     def _minibatches(
         self, rows: Sequence[ActorRow], rng: np.random.Generator
@@ -201,6 +205,16 @@ class ActorLearner:
         return max(float(total), 1.0) / accelerator.num_processes
 
 
+def kl_to_reference(rows: Sequence[ActorRow]) -> float:
+    """KL(π‖π_ref) per action token of the policy that sampled the rows, by k3.
+
+    Taken before any update: later the tokens are no longer samples of π, and k3's exponential
+    would blow up on the very tokens that were unlearned.
+    """
+    per_token = [divergence.k3(r.behaviour, r.reference)[r.mask] for r in rows]
+    return float(torch.cat(per_token).mean())
+
+
 def ppo_loss(
     log_policy: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -229,7 +243,6 @@ def ppo_loss(
     return loss, {
         "policy_loss": surrogate.sum(),
         "approx_kl": divergence.k3(behaviour, now).sum(),
-        "kl": divergence.k3(now, reference).sum(),
         "entropy": bonus.sum(),
         "clip_fraction": clip_count(now, behaviour, clip_range=objective.clip_range),
     }

@@ -41,7 +41,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     folder = RunFolder.open(request, "sft")
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
-    with quiet_libraries(None if request.dry_run else folder.log_path):
+    log = None if request.dry_run else folder.log_path
+    with quiet_libraries(log), folder.undone_on_bad_input():
         model, tokenizer, autocast = _load(recipe)
         examples, source = gather(recipe, tokenizer)
         rows = _rows(recipe, tokenizer, model, examples)

@@ -91,7 +91,9 @@ def test_missing_folder_is_told_without_asking_a_hub(load, tmp_path: Path) -> No
 
 
 def test_unknown_hub_id_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="No tokenizer could be loaded from nobody/nothing"):
+    with pytest.raises(
+        UsageError, match="nobody/nothing is no folder here, and no tokenizer of that hub id"
+    ):
         load_tokenizer("nobody/nothing")
 
 

@@ -148,6 +148,9 @@ def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Pat
     run(recipe(llama, data=dialogues), RunRequest(out))
     with pytest.raises(HandoffError, match="already holds a finished run"):
         run(recipe(llama, data=dialogues), RunRequest(out))
+    with pytest.raises(UsageError):  # found late, yet the finished run is still there
+        run(recipe(llama, data=dialogues, trainer={"x": 1}), RunRequest(out, overwrite=True))
+    assert verify_parent(out).metrics["steps"] == 4
     run(recipe(llama, data=dialogues, steps=1), RunRequest(out, overwrite=True))
     assert verify_parent(out).metrics["steps"] == 1
 
