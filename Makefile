@@ -9,6 +9,8 @@ PIP_ARGS ?=
 RECIPE   ?= recipes/quickstart.yaml
 ARGS     ?=
 SEEDS    ?= 0 1 2
+# SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
+MORE_STEPS ?= 300
 
 BIN   := $(VENV)/bin
 AAC   := $(BIN)/aac
@@ -56,9 +58,17 @@ rl: $(STAMP) ## stage 3 on RECIPE
 eval: $(STAMP) ## held-out evaluation of RECIPE's newest actor
 	$(AAC) eval $(RECIPE) $(ARGS)
 
-bench: $(STAMP) ## the whole pipeline on RECIPE for each of SEEDS, and a table of their figures
-	for seed in $(SEEDS); do \
-		$(AAC) run $(RECIPE) --seed $$seed --output-dir runs/bench/seed-$$seed $(ARGS) || exit; \
+bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against more SFT and cloning: a table
+	set -e; for seed in $(SEEDS); do \
+		root=runs/bench/seed-$$seed; \
+		more="$(RECIPE) --seed $$seed --set model.actor=$$root/sft --set sft.steps=$(MORE_STEPS)"; \
+		$(AAC) run $(RECIPE) --seed $$seed --output-dir $$root $(ARGS); \
+		$(AAC) sft $$more --output-dir $$root/more-sft --overwrite; \
+		$(AAC) sft $$more --output-dir $$root/cloning --overwrite \
+			--set sft.data=$$root/rl/trajectories --set sft.only_successful=true; \
+		for name in more-sft cloning; do \
+			$(AAC) eval $(RECIPE) --actor $$root/$$name --json > $$root/$$name.json; \
+		done; \
 	done
 	$(BIN)/python -m stages.evaluation.seeds $(SEEDS:%=runs/bench/seed-%)
 

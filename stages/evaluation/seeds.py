@@ -1,6 +1,8 @@
 """One table over several seeds of the same recipe: ``python -m stages.evaluation.seeds DIR...``.
 
-Each folder is the root of one ``aac run``; its ``summary.json`` holds the figures.
+Each folder is the root of one ``aac run``; its ``summary.json`` holds the figures. Beside it may
+lie what ``aac eval --json`` said of opponents: ``more-sft.json`` (SFT continued for as long as RL
+took) and ``cloning.json`` (SFT on the successful episodes of RL).
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ COLUMNS = {
     "reward accuracy": ("stages", "reward", "accuracy"),
     "RL sampled": ("stages", "rl", "success_sampled"),
     "RL greedy": ("stages", "rl", "success_greedy"),
+    "RL unseen": ("stages", "rl", "unseen", "success"),
+    "more SFT": ("more-sft", "success"),
+    "cloning": ("cloning", "success"),
     "seconds": ("seconds",),
 }
+OPPONENTS = ("more-sft", "cloning")
 
 
 def figures(folders: Sequence[Path]) -> list[dict[str, float | None]]:
@@ -34,8 +40,8 @@ def figures(folders: Sequence[Path]) -> list[dict[str, float | None]]:
     """
     if not folders:
         raise UsageError("no run was given; name the folders that aac run wrote to.")
-    summaries = [read_json(folder / "summary.json") for folder in folders]
-    return [{name: _at(s, path) for name, path in COLUMNS.items()} for s in summaries]
+    known = [read_json(folder / "summary.json") | _opponents(folder) for folder in folders]
+    return [{name: _at(s, path) for name, path in COLUMNS.items()} for s in known]
 
 
 def table(names: Sequence[str], rows: Sequence[Mapping[str, float | None]]) -> Table:
@@ -62,6 +68,11 @@ def main() -> None:
 def _reduced(rows: Sequence[Mapping[str, float | None]], column: str, reduce: Any) -> float | None:
     values = [row[column] for row in rows if row[column] is not None]
     return reduce(values) if values else None
+
+
+def _opponents(folder: Path) -> dict[str, Any]:
+    files = {name: folder / f"{name}.json" for name in OPPONENTS}
+    return {name: read_json(file) for name, file in files.items() if file.is_file()}
 
 
 def _at(content: Any, path: Sequence[str]) -> float | None:

@@ -18,6 +18,7 @@ def runs(tmp_path: Path) -> list[Path]:
         folder.mkdir()
         stages = {"sft": {"success_sampled": sampled}, "rl": {"success_sampled": 1.0}}
         write_json(folder / "summary.json", {"seconds": 90.4, "stages": stages})
+        write_json(folder / "more-sft.json", {"success": 0.625})
     return folders
 
 
@@ -26,7 +27,9 @@ def test_table(runs, monkeypatch, capsys):
     seeds.main()
     lines = capsys.readouterr().out.splitlines()
     cells = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in lines if "│" in line}
-    assert [c.strip() for c in cells["seed-0"]] == ["0.500", "-", "-", "1.000", "-", "90"]
+    assert [c.strip() for c in cells["seed-0"]] == [
+        *("0.500", "-", "-", "1.000", "-", "-", "0.625", "-", "90")
+    ]
     assert cells["mean"][0].strip() == "0.625"
     assert cells["least"][0].strip() == "0.500"
 
