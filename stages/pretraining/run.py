@@ -1,6 +1,8 @@
 """Stage 0: pretrain the tiny base model of the quickstart. ``make base`` runs it.
 
-python -m stages.pretraining.run --output recipes/base --minutes 30 --seed 0
+A budget in steps gives the same documents and schedule on any machine; one in minutes does not.
+
+python -m stages.pretraining.run --output recipes/base --steps 5000 --seed 0
 """
 
 from __future__ import annotations
