@@ -100,7 +100,9 @@ def _preferences(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Tra
     tasks = arena.tasks("train", options.tasks, recipe.seed)
     repeated = [task for task in tasks for _ in range(options.samples_per_task)]
     episodes = _played(_sampled(recipe, actor, repeated))
-    rows = collect_preferences(episodes, min_margin=options.min_margin, mix=arena.mix)
+    rows = collect_preferences(
+        episodes, min_margin=options.min_margin, discount=options.discount, mix=arena.mix
+    )
     return list(rows), episodes
 
 

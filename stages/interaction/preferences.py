@@ -2,6 +2,10 @@
 
 Play each task several times; where episodes pass through the same state with different replies,
 the replies' mean outcomes rank them. No judge is needed, and both replies are the actor's own.
+
+An outcome is a discounted return: what a reply brought at once and soon after says more of it
+than the luck of many later turns. In the quickstart, ranking by the final success alone labels
+so much at random that a reward model cannot learn it (held-out accuracy 0.83 against 0.90).
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from typing import Any
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.trajectory import Message, Trajectory
 
-MIN_RETURN_MARGIN = 0.05
-"""Between replies of equal success, returns (success = 1) must differ by this much."""
+LEAST_MARGIN = 1e-6
+"""Equal outcomes make no pair, whatever the recipe allows."""
 PAIRS_PER_STATE = 2
 """Best against worst, second best against second worst."""
 
@@ -27,28 +31,20 @@ def collect_preferences(
     trajectories: Sequence[Trajectory],
     *,
     min_margin: float,
+    discount: float = 0.5,
     mix: RewardMix | None = None,
 ) -> list[dict[str, Any]]:
     """Rows ``{prompt, chosen, rejected, task_id, turn, margin, support}`` of finished episodes.
 
-    Replies to equal states of the same task are ranked by mean success of the episodes through
-    them (at least ``min_margin`` apart), and where that is equal by mean return from there on
-    under ``mix``. ``support`` is the number of episodes behind the less tried reply. No turn
-    index gives more than twice its even share, so that last turns do not drown the others.
+    Replies to equal states of the same task are ranked by the mean return from there on under
+    ``mix`` (success = 1), a reward k turns later counting ``discount`` to the power of k; a pair
+    needs a difference of ``min_margin``. ``support`` is the number of episodes behind the less
+    tried reply. No turn index gives more than twice its even share, so that last turns do not
+    drown the others.
     """
-    states = _states(trajectories, mix or RewardMix())
+    states = _states(trajectories, mix or RewardMix(), discount)
     pairs = (_ranked_pairs(state, min_margin) for state in states)
     return _balanced(list(chain.from_iterable(pairs)))
-
-
-@dataclass
-class _Reply:
-    successes: list[float] = field(default_factory=list)
-    returns: list[float] = field(default_factory=list)
-
-    @property
-    def outcome(self) -> tuple[float, float]:
-        return fmean(self.successes), fmean(self.returns)
 
 
 @dataclass
@@ -56,43 +52,43 @@ class _State:
     task_id: str
     turn: int
     messages: tuple[Message, ...]
-    replies: dict[str, _Reply] = field(default_factory=lambda: defaultdict(_Reply))
+    replies: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Reply to the returns it led to."""
 
 
-def _states(trajectories: Sequence[Trajectory], mix: RewardMix) -> Iterator[_State]:
+def _states(
+    trajectories: Sequence[Trajectory], mix: RewardMix, discount: float
+) -> Iterator[_State]:
     """Every state that was met, in order of first meeting, with its replies' outcomes."""
     states: dict[tuple[str, str], _State] = {}
     for trajectory in trajectories:
         if trajectory.error or not trajectory.terminated:
             continue
-        to_go = _returns(mix.totals(trajectory))
+        to_go = _returns(mix.totals(trajectory), discount)
         for turn, value in zip(trajectory.turns, to_go, strict=True):
             if not (text := turn.action.text.strip()):
                 continue  # an empty reply teaches a reward model nothing, and its row is refused
             key = (trajectory.task_id, json.dumps(turn.messages, sort_keys=True))
             if key not in states:
                 states[key] = _State(trajectory.task_id, turn.index, turn.messages)
-            reply = states[key].replies[text]
-            reply.successes.append(float(trajectory.success))
-            reply.returns.append(value)
+            states[key].replies[text].append(value)
     yield from states.values()
 
 
-def _returns(rewards: Sequence[float]) -> list[float]:
+def _returns(rewards: Sequence[float], discount: float) -> list[float]:
     total, sums = 0.0, []
     for reward in reversed(rewards):
-        total += reward
+        total = reward + discount * total
         sums.append(total)
     return sums[::-1]
 
 
 def _ranked_pairs(state: _State, min_margin: float) -> Iterator[dict[str, Any]]:
     """The clearest pairs of one state: from the outside of its ranking inwards."""
-    ranked = sorted(state.replies.items(), key=lambda item: (*item[1].outcome, item[0]))
+    ranked = sorted((fmean(returns), text) for text, returns in state.replies.items())
     for place in range(min(PAIRS_PER_STATE, len(ranked) // 2)):
-        (worse_text, worse), (better_text, better) = ranked[place], ranked[-1 - place]
-        margin = _margin(better, worse, min_margin)
-        if margin is None:
+        (worse, worse_text), (better, better_text) = ranked[place], ranked[-1 - place]
+        if better - worse < max(min_margin, LEAST_MARGIN):
             continue
         yield {
             "prompt": [dict(message) for message in state.messages],
@@ -100,18 +96,9 @@ def _ranked_pairs(state: _State, min_margin: float) -> Iterator[dict[str, Any]]:
             "rejected": [{"role": "assistant", "content": worse_text}],
             "task_id": state.task_id,
             "turn": state.turn,
-            "margin": margin,
-            "support": min(len(better.successes), len(worse.successes)),
+            "margin": better - worse,
+            "support": min(len(state.replies[text]) for text in (better_text, worse_text)),
         }
-
-
-def _margin(better: _Reply, worse: _Reply, min_margin: float) -> float | None:
-    (success, value), (less_success, less_value) = better.outcome, worse.outcome
-    if success != less_success:
-        margin = success - less_success
-        return margin if margin >= min_margin else None
-    margin = value - less_value
-    return margin if margin >= MIN_RETURN_MARGIN else None
 
 
 def _balanced(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -88,8 +88,11 @@ class RewardSection(Section):
     """Tasks to sample for preferences when there is no data file."""
     samples_per_task: int = Field(8, ge=2)
     """Episodes the SFT actor plays of each task."""
-    min_margin: float = Field(0.5, ge=0)
-    """Least difference of mean outcome between the better and the worse reply."""
+    discount: float = Field(0.5, gt=0, le=1)
+    """Of rewards that follow a reply, per turn: small, later luck says less of it; 1 where only
+    the end of an episode pays."""
+    min_margin: float = Field(0.06, ge=0)
+    """Least difference of mean discounted return (success = 1) between the two replies."""
     held_out_fraction: float = Field(0.15, gt=0, lt=1)
     """Share of the pairs (by task) kept for accuracy and margin."""
     epochs: float = Field(1.0, gt=0)

@@ -111,7 +111,9 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     assert sft is not None
     arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
     episodes = play(recipe, arena, sft)
-    rows = collect_preferences(episodes, min_margin=section.min_margin, mix=arena.mix)
+    rows = collect_preferences(
+        episodes, min_margin=section.min_margin, discount=section.discount, mix=arena.mix
+    )
     if not rows:
         raise RunError(
             f"{len(episodes)} episodes of the SFT actor gave no preferences: no state had replies "

@@ -27,7 +27,7 @@ def recipe_of(**state: object) -> Recipe:
             "environment": {"name": "sql"},
             "state": {"tool_prompt": "none", **state},
             "sft": {"demonstrations": 12},
-            "reward": {"tasks": 4, "samples_per_task": 4, "min_margin": 0.25},
+            "reward": {"tasks": 4, "samples_per_task": 4},
         }
     )
 

@@ -25,14 +25,18 @@ def episode(*replies: str, task: str = "t", success: bool = False, **rest: Any) 
     return Trajectory(task, "kind", "group", "goal", turns=tuple(turns), **options)
 
 
-def pairs(*episodes: Trajectory, min_margin: float = 0.5) -> list[tuple[str, str, float]]:
-    rows = collect_preferences(episodes, min_margin=min_margin)
+def pairs(
+    *episodes: Trajectory, min_margin: float = 0.5, discount: float = 1.0
+) -> list[tuple[str, str, float]]:
+    rows = collect_preferences(episodes, min_margin=min_margin, discount=discount)
     return [(r["chosen"][0]["content"], r["rejected"][0]["content"], r["margin"]) for r in rows]
 
 
 def test_replies_to_the_same_state_are_ranked_by_the_success_they_led_to() -> None:
     rows = collect_preferences(
-        [episode("a", "x", success=True), episode("a", "y"), episode("b", "x")], min_margin=0.5
+        [episode("a", "x", success=True), episode("a", "y"), episode("b", "x")],
+        min_margin=0.5,
+        discount=1.0,
     )
     assert rows == [
         {
@@ -72,15 +76,23 @@ def test_states_of_other_tasks_and_equal_replies_make_no_pair() -> None:
     assert pairs(episode("a", success=True), episode(" a\n")) == [], "blanks make no difference"
 
 
-def test_equal_success_is_decided_by_the_return_from_there_on() -> None:
+def test_dense_rewards_decide_between_replies_of_equal_success() -> None:
     first = [{"sub_goal": 1.0}, {}]
-    assert pairs(episode("a", "x", rewards=first), episode("b", "x")) == [
-        ("a", "b", pytest.approx(0.1))
-    ]
-    small = [{"useful_result": 1.0}, {}]
-    assert pairs(episode("a", "x", rewards=small), episode("b", "x")) == [], "too close"
+    made = (episode("a", "x", rewards=first), episode("b", "x"))
+    assert pairs(*made, min_margin=0.05) == [("a", "b", pytest.approx(0.1))]
+    assert pairs(*made, min_margin=0.2) == [], "too close"
+    assert pairs(episode("a", "x"), episode("b", "x"), min_margin=0.0) == [], "equal"
     # What was earned before the state says nothing about the reply.
     assert pairs(episode("a", "x", rewards=first), episode("a", "y", rewards=[{}, {}])) == []
+
+
+def test_later_luck_counts_less() -> None:
+    """Reply a brings a sub-goal at once and fails two turns later; reply b is lucky there."""
+    good = episode("a", "x", "y", rewards=[{"sub_goal": 5.0}, {}, {}])
+    lucky = episode("b", "x", "y", success=True)
+    assert pairs(good, lucky, min_margin=0.0, discount=1.0) == [("b", "a", pytest.approx(0.5))]
+    # 0.5 at once against 1 two turns on, at a half a turn.
+    assert pairs(good, lucky, min_margin=0.0, discount=0.5) == [("a", "b", pytest.approx(0.25))]
 
 
 def test_unfinished_and_dropped_episodes_do_not_count() -> None:
@@ -109,12 +121,12 @@ def test_no_turn_drowns_the_others_and_the_clearest_stay() -> None:
         if number % 2:
             many.append(episode("a", "y", task=task, success=True))
     few = [episode("a", task="first", success=True), episode("b", task="first")]
-    rows = collect_preferences([*many, *few], min_margin=0.5)
+    rows = collect_preferences([*many, *few], min_margin=0.5, discount=1.0)
     turns = [row["turn"] for row in rows]
     assert turns.count(0) == 1
     assert turns.count(1) == 30, "twice the even share of 31 pairs over two turns is 31"
     third = [episode("a", "x", "z", task="3", success=True), episode("a", "x", "q", task="3")]
-    rows = collect_preferences([*many, *few, *third], min_margin=0.5)
+    rows = collect_preferences([*many, *few, *third], min_margin=0.5, discount=1.0)
     kept = [row for row in rows if row["turn"] == 1]
     assert len(kept) == 22, "2/3 of 32, rounded up"
     assert sum(row["margin"] == 1.0 for row in kept) == 15, "the clearest first"
