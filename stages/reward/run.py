@@ -157,7 +157,11 @@ def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, d
         done = run_training(trainer, folder)
     difference = np.array([pair.length_difference for pair in pairs.held_out])
     figures = pair_figures(*pair_scores(model, pairs.held_out), difference)
-    numbers = {f"reward/held_out_{k}": v for k, v in figures.items() if isinstance(v, float)}
+    numbers = {
+        f"reward/held_out_{name.removeprefix('held_out_')}": value
+        for name, value in figures.items()
+        if isinstance(value, float)
+    }
     folder.metrics.write(trainer.state.global_step, numbers)
     return as_served(model, autocast), done | figures
 
@@ -269,11 +273,13 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
 
 
 def _order(recipe: Recipe, pairs: Pairs, config: Any) -> list[int]:
+    """By whole optimizer steps, so that accumulation changes no step's pairs."""
     from stages.common.batches import length_grouped_order
 
+    section = recipe.reward
     return length_grouped_order(
         [pair.longest for pair in pairs.train],
-        batch_size=recipe.reward.batch_size,
-        batches=config.max_steps * config.gradient_accumulation_steps * config.world_size,
+        batch_size=section.batch_size * section.gradient_accumulation * config.world_size,
+        batches=config.max_steps,
         generator=keyed_generator(recipe.seed, ORDER),
     )

@@ -152,13 +152,13 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
 
 
 def _order(section: SftSection, rows: SftRows, seed: int, config: Any) -> list[int]:
+    """By whole optimizer steps, so that accumulation changes no step's rows."""
     from stages.common.batches import length_grouped_order
 
-    batches = section.steps * section.gradient_accumulation * config.world_size
     return length_grouped_order(
         [len(row) for row in rows.train],
-        batch_size=section.batch_size,
-        batches=batches,
+        batch_size=section.batch_size * section.gradient_accumulation * config.world_size,
+        batches=section.steps,
         generator=keyed_generator(seed, ORDER),
     )
 
