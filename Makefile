@@ -10,7 +10,7 @@ RECIPE   ?= recipes/quickstart.yaml
 ARGS     ?=
 SEEDS    ?= 0 1 2
 # SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
-MORE_STEPS ?= 300
+MORE_STEPS ?= 600
 
 BIN   := $(VENV)/bin
 AAC   := $(BIN)/aac
