@@ -88,11 +88,11 @@ class ActorLearner:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
         done = []
         for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
-            batch = collate(piece)
+            batch = collate(piece, self.setup.accelerator.device)
             logits = self.setup.reference_logits(batch.ids, batch.mask)
             log_reference = log_softmax(logits, temperature)
             flat = log_reference.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
-            for row, chosen in zip(piece, flat.split([r.actions for r in piece]), strict=True):
+            for row, chosen in zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True):
                 reference = torch.zeros_like(row.behaviour)
                 reference[row.mask] = chosen
                 done.append(replace(row, reference=reference))
@@ -156,7 +156,7 @@ class ActorLearner:
         """Gradients of one minibatch: summed losses over one global number of action tokens."""
         divisor = self._over_processes(sum(r.actions for r in minibatch))
         for piece in microbatches(minibatch, max_tokens=self.microbatch_tokens):
-            batch = collate(piece)
+            batch = collate(piece, self.setup.accelerator.device)
             logits = self.setup.actor_logits(batch.ids, batch.mask)
             log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
@@ -176,8 +176,10 @@ class ActorLearner:
     ) -> None:
         """β·L_SFT: cross-entropy on as many rows of stage 1 as the minibatch has (F18)."""
         chosen = [self.sft_rows[i] for i in rng.integers(len(self.sft_rows), size=rows)]
+        device = self.setup.accelerator.device
         ids = pad_sequence([torch.tensor(r.input_ids) for r in chosen], batch_first=True)
-        mask = pad_sequence([torch.tensor(r.action_mask) for r in chosen], batch_first=True).bool()
+        mask = pad_sequence([torch.tensor(r.action_mask) for r in chosen], batch_first=True)
+        ids, mask = ids.to(device), mask.bool().to(device)
         log_policy = log_softmax(self.setup.actor_logits(ids, mask))
         loss = -log_policy.gather(-1, ids[mask][:, None]).sum()
         divisor = self._over_processes(int(mask.sum()))

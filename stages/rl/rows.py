@@ -75,15 +75,11 @@ def actor_rows(
     return rows
 
 
-def collate(rows: Sequence[ActorRow], *, fill: int = 0) -> RowBatch:
-    """Pad on the right. ``fill`` is any valid id: the mask says what counts, ids never do."""
-    return RowBatch(
-        ids=pad_sequence([r.ids for r in rows], batch_first=True, padding_value=fill),
-        mask=pad_sequence([r.mask for r in rows], batch_first=True),
-        behaviour=pad_sequence([r.behaviour for r in rows], batch_first=True),
-        advantage=pad_sequence([r.advantage for r in rows], batch_first=True),
-        reference=pad_sequence([r.reference for r in rows], batch_first=True),
-    )
+def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
+    """Pad on the right with id 0: the mask says what counts, ids never do."""
+    names = ("ids", "mask", "behaviour", "advantage", "reference")
+    padded = {n: pad_sequence([getattr(r, n) for r in rows], batch_first=True) for n in names}
+    return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()})
 
 
 def microbatches(rows: Sequence[ActorRow], *, max_tokens: int) -> Iterator[list[ActorRow]]:

@@ -209,7 +209,7 @@ def test_run_ends_with_tables_and_what_to_type_next(place, actor, aac, monkeypat
 def test_evaluation_modules_load_no_torch_by_themselves():
     import subprocess
 
-    modules = "metrics policies readiness arena contract check tables actor run collect chat"
+    modules = "metrics policies readiness held_out contract check tables run collect chat"
     code = (
         f"import sys; [__import__(f'stages.evaluation.{{m}}') for m in {modules.split()!r}]\n"
         "import stages.pipeline\n"
