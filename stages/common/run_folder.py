@@ -179,6 +179,10 @@ def is_finished(path: Path) -> bool:
 def check_folder(request: RunRequest, stage: str) -> None:
     """Raise HandoffError or UsageError unless ``stage`` may write to the folder."""
     path = request.output_dir
+    if request.overwrite and request.resume not in ("auto", "never"):
+        raise UsageError(
+            f"--overwrite starts anew and --resume {request.resume} goes on; give one of them."
+        )
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; --output-dir must name a folder.")
     if not path.exists() or not any(path.iterdir()):

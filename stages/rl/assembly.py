@@ -48,31 +48,35 @@ class Player:
             max_new_tokens=options.max_new_tokens,
         )
         self.arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+        # Drawn before anything is trained: a split without tasks is told now, not hours later.
+        self.arena.tasks("train", 1, recipe.seed)
+        self.validation = self.arena.tasks(
+            "validation", recipe.rl.evaluation_episodes, recipe.evaluation.seed
+        )
 
     def play(self, tasks: Sequence[Task], key: tuple[int, int], version: int) -> list[Trajectory]:
-        """One sampled episode per task, less those dropped by the machinery's faults."""
-        return kept(
-            self.arena.play(
-                tasks,
-                self.policy,
-                key=key,
-                count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
-                actor_version=version,
-                label="",
-            )
+        """One sampled episode per task, those dropped by the machinery's faults included."""
+        return self.arena.play(
+            tasks,
+            self.policy,
+            key=key,
+            count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
+            actor_version=version,
+            label="",
         )
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
         """One iteration's episodes, on fresh training tasks."""
         key = (self.recipe.seed, iteration)
         tasks = self.arena.draw("train", self.recipe.rl.episodes, derived_seed(*key, TRAIN_TASKS))
-        return self.play(tasks, key, version)
+        return kept(self.play(tasks, key, version))
 
     def evaluate(self, version: int) -> list[Trajectory]:
-        """Validation tasks, the same each time."""
+        """Validation tasks, the same each time. RunError if all episodes were dropped."""
         key = (self.recipe.evaluation.seed, EVALUATION_KEY)
-        tasks = self.arena.tasks("validation", self.recipe.rl.evaluation_episodes, key[0])
-        return self.play(tasks, key, version)
+        episodes = self.play(self.validation, key, version)
+        kept(episodes)
+        return episodes
 
 
 @dataclass(frozen=True)
@@ -145,16 +149,15 @@ def build_trainer(
 ) -> AsymmetricPPOTrainer:
     """Actor and reference from the SFT folder, and TRL's set-up around them."""
     tokenizer = load_tokenizer(sft, recipe.model.chat_template)
-    actor = load_actor(
-        sft, dtype=recipe.model.dtype, frozen=recipe.model.frozen, tokenizer=tokenizer
-    )
-    reference = load_actor(sft, dtype=recipe.model.dtype).requires_grad_(False)
+    # AdamW steps at RL's rates are smaller than bf16 weights can take up: auto trains in float32.
+    dtype = "float32" if recipe.model.dtype == "auto" else recipe.model.dtype
+    actor = load_actor(sft, dtype=dtype, frozen=recipe.model.frozen, tokenizer=tokenizer)
+    reference = load_actor(sft, dtype=dtype).requires_grad_(False)
     options = recipe.rl.actor
     rate = options.learning_rate or default_learning_rate("rl", count_parameters(actor))
     arguments: dict[str, Any] = {
         "learning_rate": rate,
-        "lr_scheduler_type": "polynomial",
-        "lr_scheduler_kwargs": {"lr_end": rate * options.final_rate_fraction, "power": 1.0},
+        **_schedule(rate, options.final_rate_fraction),
         "seed": recipe.seed,
         "max_grad_norm": options.max_grad_norm,
         "temperature": options.temperature,
@@ -163,16 +166,16 @@ def build_trainer(
         "cliprange": recipe.rl.ppo.clip_range,
         "kl_coef": recipe.rl.ppo.kl_coef,
         "num_ppo_epochs": recipe.rl.ppo.epochs,
-        "minibatch_episodes": recipe.rl.ppo.minibatch_episodes,
         "whiten_min_std": recipe.rl.ppo.whiten_min_std,
         "report_to": list(recipe.tracking.report_to),
     }
+    _check_extra(recipe.rl.trainer)
     try:
         config = ppo_config(
             folder.path, iterations=recipe.rl.iterations, **(arguments | recipe.rl.trainer)
         )
-    except TypeError as error:
-        raise UsageError(f"rl.trainer holds an argument TRL's PPOConfig lacks: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"rl.trainer does not fit TRL's PPOConfig: {error}") from None
     return AsymmetricPPOTrainer(
         config,
         actor=actor,
@@ -180,6 +183,38 @@ def build_trainer(
         reward_model=rewarding.scorer.model if rewarding.scorer else None,
         tokenizer=tokenizer,
     )
+
+
+EXTRA_ARGUMENTS = (
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "lr_scheduler_kwargs",
+    "lr_scheduler_type",
+    "optim",
+    "optim_args",
+    "run_name",
+    "warmup_steps",
+    "weight_decay",
+)
+"""What ``rl.trainer`` may hold: all else has a field of its own, or belongs to TRL's own loop."""
+
+
+def _check_extra(extra: dict[str, Any]) -> None:
+    unknown = sorted(set(extra) - set(EXTRA_ARGUMENTS))
+    if unknown:
+        raise UsageError(
+            f"rl.trainer has {', '.join(unknown)}, which would change nothing here; it takes "
+            f"{', '.join(EXTRA_ARGUMENTS)}, and the rest of PPO has fields under rl."
+        )
+
+
+def _schedule(rate: float, final_fraction: float) -> dict[str, Any]:
+    """Linear from the peak to its share, or constant."""
+    if final_fraction == 1.0:
+        return {"lr_scheduler_type": "constant"}
+    kwargs = {"lr_end": rate * final_fraction, "power": 1.0}
+    return {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": kwargs}
 
 
 def build_learner(recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path) -> ActorLearner:

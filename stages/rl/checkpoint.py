@@ -7,28 +7,44 @@ all come back; random numbers are keyed and need no saving; the pool has files o
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from stages.common.errors import UsageError
 from stages.common.run_folder import checkpoint_step
 from stages.rl.baselines import LearnedBaseline
 from stages.rl.pool import ExperiencePool, read_trajectories, write_trajectories
 from stages.rl.trainer import AsymmetricPPOTrainer, Progress
 
-STATE, WAITING = "state.pt", "waiting.jsonl"
+STATE, WAITING, BEST = "state.pt", "waiting.jsonl", "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What a checkpoint carries besides the trainer's own state."""
+
+    recipe: str
+    """Fingerprint of what the run depends on: another recipe may not go on from here."""
+    extra: dict[str, Any]
+    """Plain values."""
+    best: Path
+    """The best actor's weights so far, if the file exists."""
 
 
 def save_checkpoint(
-    folder: Path, trainer: AsymmetricPPOTrainer, baseline: Any, *, keep: int, extra: dict[str, Any]
+    folder: Path, trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings, *, keep: int
 ) -> Path:
     """Write ``checkpoint-<iteration>`` and drop all but the newest ``keep``."""
     done = folder / f"checkpoint-{trainer.progress.iteration}"
     partial = folder / f"partial-{trainer.progress.iteration}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    torch.save(_state(trainer, baseline, extra), partial / STATE)
+    torch.save(_state(trainer, baseline, belongings), partial / STATE)
+    if belongings.best.exists():
+        shutil.copyfile(belongings.best, partial / BEST)
     write_trajectories(partial / WAITING, trainer.progress.waiting)
     shutil.rmtree(done, ignore_errors=True)
     partial.rename(done)
@@ -38,11 +54,28 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, trainer: AsymmetricPPOTrainer, baseline: Any, pool: ExperiencePool
+    folder: Path,
+    trainer: AsymmetricPPOTrainer,
+    baseline: Any,
+    pool: ExperiencePool,
+    belongings: Belongings,
 ) -> dict[str, Any]:
-    """Put everything back; returns the ``extra`` that was saved."""
+    """Put everything back; returns the ``extra`` that was saved.
+
+    Raises UsageError for a folder that holds no checkpoint, or one of another recipe.
+    """
+    if not (folder / STATE).is_file():
+        raise UsageError(f"--resume {folder} holds no {STATE}; name a checkpoint-<n> folder.")
     # weights_only: tensors and plain containers, never pickled code
     state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    if state["recipe"] != belongings.recipe:
+        raise UsageError(
+            f"{folder} was made with another recipe, so going on from it would mix two runs; undo "
+            "the change, or start anew with --resume never."
+        )
+    if (folder / BEST).is_file():
+        belongings.best.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / BEST, belongings.best)
     trainer.actor.load_state_dict(state["actor"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.lr_scheduler.load_state_dict(state["schedule"])
@@ -59,14 +92,15 @@ def load_checkpoint(
     return extra
 
 
-def _state(trainer: AsymmetricPPOTrainer, baseline: Any, extra: dict[str, Any]) -> dict[str, Any]:
+def _state(trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings) -> dict[str, Any]:
     state = {
         "actor": trainer.actor.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": _plain(trainer.lr_scheduler.state_dict()),
         "iteration": trainer.progress.iteration,
         "actor_version": trainer.progress.actor_version,
-        "extra": extra,
+        "recipe": belongings.recipe,
+        "extra": belongings.extra,
     }
     if isinstance(baseline, LearnedBaseline):
         state["critic"] = baseline.critic.state_dict()

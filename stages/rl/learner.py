@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
@@ -23,7 +22,14 @@ from stages.common.rows import Row
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import clip_count, clipped_surrogate, entropy
-from stages.rl.rows import ActorRow, RowBatch, actor_rows, collate, microbatches
+from stages.rl.rows import (
+    ActorRow,
+    RowBatch,
+    actor_rows,
+    collate,
+    demonstration,
+    microbatches,
+)
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
@@ -92,7 +98,9 @@ class ActorLearner:
             logits = self.setup.reference_logits(batch.ids, batch.mask)
             log_reference = log_softmax(logits, temperature)
             flat = log_reference.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
-            for row, chosen in zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True):
+            for row, chosen in zip(
+                piece, flat.cpu().split([r.actions for r in piece]), strict=True
+            ):
                 reference = torch.zeros_like(row.behaviour)
                 reference[row.mask] = chosen
                 done.append(replace(row, reference=reference))
@@ -146,8 +154,9 @@ class ActorLearner:
     ) -> Iterator[list[ActorRow]]:
         """Drawn by episode: the turns of an episode stay together."""
         order = rng.permutation(sorted({r.episode for r in rows}))
-        for start in range(0, len(order), self.minibatch_episodes):
-            chosen = set(order[start : start + self.minibatch_episodes].tolist())
+        # Of like size: a lone last episode would weigh as much as a whole minibatch.
+        for part in np.array_split(order, -(-len(order) // self.minibatch_episodes)):
+            chosen = set(part.tolist())
             yield [r for r in rows if r.episode in chosen]
 
     def _accumulate(
@@ -175,16 +184,16 @@ class ActorLearner:
         self, rows: int, coefficient: float, tally: Tally, rng: np.random.Generator
     ) -> None:
         """β·L_SFT: cross-entropy on as many rows of stage 1 as the minibatch has (F18)."""
-        chosen = [self.sft_rows[i] for i in rng.integers(len(self.sft_rows), size=rows)]
-        device = self.setup.accelerator.device
-        ids = pad_sequence([torch.tensor(r.input_ids) for r in chosen], batch_first=True)
-        mask = pad_sequence([torch.tensor(r.action_mask) for r in chosen], batch_first=True)
-        ids, mask = ids.to(device), mask.bool().to(device)
-        log_policy = log_softmax(self.setup.actor_logits(ids, mask))
-        loss = -log_policy.gather(-1, ids[mask][:, None]).sum()
-        divisor = self._over_processes(int(mask.sum()))
-        self.setup.accelerator.backward(coefficient * loss / divisor)
-        tally.add_apart("sft_loss", loss, int(mask.sum()))
+        chosen = [
+            demonstration(self.sft_rows[i]) for i in rng.integers(len(self.sft_rows), size=rows)
+        ]
+        divisor = self._over_processes(sum(r.actions for r in chosen))
+        for piece in microbatches(chosen, max_tokens=self.microbatch_tokens):
+            batch = collate(piece, self.setup.accelerator.device)
+            log_policy = log_softmax(self.setup.actor_logits(batch.ids, batch.mask))
+            loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
+            tally.add_apart("sft_loss", loss, log_policy.shape[0])
+            self.setup.accelerator.backward(coefficient * loss / divisor)
 
     def _step(self, max_grad_norm: float) -> float:
         norm = float(self.setup.accelerator.clip_grad_norm_(self.parameters, max_grad_norm))

@@ -19,8 +19,10 @@ from stages.interaction.trajectory import Trajectory
 class ExperiencePool:
     """Whole and partial trajectories of the last iterations, on disk and in memory."""
 
-    def __init__(self, folder: Path, *, max_episodes: int) -> None:
+    def __init__(self, folder: Path, *, max_episodes: int, spare_iterations: int = 0) -> None:
+        """``spare_iterations``: files stay this much longer, for checkpoints that reach back."""
         self.folder, self.max_episodes = folder, max_episodes
+        self._spare = spare_iterations
         self._shards: dict[int, list[Trajectory]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -36,10 +38,10 @@ class ExperiencePool:
         """Store one iteration's episodes; whole old iterations leave beyond the bound."""
         write_trajectories(self._file(iteration), episodes)
         self._shards[iteration] = list(episodes)
-        while len(self) > self.max_episodes and len(self._shards) > 1:
-            oldest = min(self._shards)
-            del self._shards[oldest]
-            self._file(oldest).unlink(missing_ok=True)
+        self._shrink()
+        for file in self.folder.glob("*.jsonl"):
+            if int(file.stem) < min(self._shards) - self._spare:
+                file.unlink()
 
     def sample(
         self, count: int, rng: np.random.Generator, *, version: int, max_age: int
@@ -62,6 +64,11 @@ class ExperiencePool:
                 self._shards[number] = read_trajectories(file)
             else:
                 file.unlink()
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while len(self) > self.max_episodes and len(self._shards) > 1:
+            del self._shards[min(self._shards)]
 
     def _file(self, iteration: int) -> Path:
         return self.folder / f"{iteration:05d}.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,18 @@ def rollout_metrics(figures: Mapping[str, Any], episodes: Sequence[Trajectory]) 
 
 
 class IterationReport:
-    """Writes ``metrics.jsonl`` and ``trajectories/NNNNN.jsonl``, and moves the progress bar."""
+    """Writes ``metrics.jsonl`` and ``trajectories/NNNNN.jsonl``, tells trackers and the bar."""
 
     def __init__(
-        self, metrics: MetricsWriter, folder: Path, *, advance: Callable[..., None]
+        self,
+        metrics: MetricsWriter,
+        folder: Path,
+        *,
+        advance: Callable[..., None],
+        publish: Callable[[int, dict[str, float]], None],
     ) -> None:
-        self.metrics, self.folder, self.advance = metrics, folder, advance
+        self.metrics, self.folder = metrics, folder
+        self.advance, self.publish = advance, publish
 
     def __call__(
         self, iteration: int, metrics: dict[str, float], episodes: Sequence[Trajectory]
@@ -50,6 +57,7 @@ class IterationReport:
             # A rate is wall-clock too, so it stays under time/, outside every equality.
             metrics["time/tokens_per_s"] = metrics["episode/action_tokens"] / seconds
         self.metrics.write(iteration, metrics)
+        self.publish(iteration, metrics)
         write_trajectories(self.folder / f"{iteration - 1:05d}.jsonl", episodes)
         note = (
             f"success {metrics['episode/success']:.2f}  reward {metrics['reward/total']:.2f}  "
@@ -65,12 +73,17 @@ def append_json(file: Path, row: Mapping[str, Any]) -> None:
 
 
 def truncate_json(file: Path, step: int) -> None:
-    """Drop the lines after ``step``: a resumed run writes those again."""
+    """Drop the lines after ``step``, which a resumed run writes again, and one cut by a kill."""
     if not file.exists():
         return
-    rows = [
-        line for line in file.read_text("utf-8").splitlines() if json.loads(line)["step"] <= step
-    ]
+    rows = [line for line in file.read_text("utf-8").splitlines() if _step(line) <= step]
     partial = file.with_suffix(".partial")
     partial.write_text("".join(row + "\n" for row in rows), "utf-8")
     partial.replace(file)
+
+
+def _step(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except json.JSONDecodeError:
+        return math.inf

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from stages.common.rows import merge_turns
+from stages.common.rows import Row, merge_turns
 from stages.interaction.trajectory import Trajectory
 
 
@@ -73,6 +73,13 @@ def actor_rows(
             reference = torch.zeros_like(behaviour)
             rows.append(ActorRow(ids, mask, behaviour, advantage, reference, turn_of, episode=i))
     return rows
+
+
+def demonstration(row: Row) -> ActorRow:
+    """A row of stage 1: its replies are the actions, nothing was sampled."""
+    ids, mask = torch.tensor(row.input_ids), torch.tensor(row.action_mask, dtype=torch.bool)
+    nothing = torch.zeros(len(ids))
+    return ActorRow(ids, mask, nothing, nothing, nothing, mask.long() - 1, episode=0)
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.common.console import quiet_libraries
@@ -32,15 +33,15 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     """
     parents = verify_parents(recipe, request)
     folder = RunFolder.open(request, "rl")
-    if request.dry_run:
-        return {}
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
-    with quiet_libraries(folder.log_path), folder.undone_on_bad_input():
-        from stages.rl.session import Session
-
-        session = Session(recipe, folder, parents.sft, parents.reward)
-        session.resume(folder.checkpoint())
+    if request.dry_run:
+        _rehearse(recipe, parents)
+        return {}
+    with quiet_libraries(folder.log_path):
+        with folder.undone_on_bad_input():
+            session = _session(recipe, folder, parents)
+            session.resume(folder.checkpoint())
         session.train()
         summary = session.save()
     folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
@@ -53,6 +54,18 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     )
     folder.finish(manifest, summary)
     return summary
+
+
+def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
+    from stages.rl.session import Session
+
+    return Session(recipe, folder, parents.sft, parents.reward)
+
+
+def _rehearse(recipe: Recipe, parents: Parents) -> None:
+    """Build every part in a scratch folder: what would fail later is told now."""
+    with TemporaryDirectory() as scratch, quiet_libraries(None):
+        _session(recipe, RunFolder.open(RunRequest(Path(scratch) / "rl"), "rl"), parents)
 
 
 def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.common.console import progress, say
+from stages.common.errors import UsageError
+from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters, save_folder
 from stages.common.run_folder import RunFolder
 from stages.evaluation.metrics import episode_metrics
@@ -16,7 +19,7 @@ from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice
 from stages.rl import assembly
 from stages.rl.baselines import LearnedBaseline
-from stages.rl.checkpoint import load_checkpoint, save_checkpoint
+from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
 from stages.rl.critic.trunks import save_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
@@ -34,7 +37,11 @@ class Session:
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.rewarding = assembly.build_rewarding(recipe.rl, reward)
-        self.pool = ExperiencePool(folder.path / "pool", max_episodes=recipe.rl.pool.max_episodes)
+        self.pool = ExperiencePool(
+            folder.path / "pool",
+            max_episodes=recipe.rl.pool.max_episodes,
+            spare_iterations=recipe.rl.checkpoint_every * KEEP_CHECKPOINTS,
+        )
         self.baseline = assembly.build_baseline(recipe, self.rewarding, self.pool)
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft)
@@ -44,14 +51,24 @@ class Session:
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint; metrics and evaluations are cut back to it."""
+        evaluations = self.folder.path / "evaluations.jsonl"
         if checkpoint is None:
             self.pool.restore(before=0)
+            truncate_json(evaluations, 0)
+            shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
             return
-        extra = load_checkpoint(checkpoint, self.trainer, self.baseline, self.pool)
+        if checkpoint.resolve().parent != self.folder.checkpoints.resolve():
+            raise UsageError(
+                f"--resume {checkpoint} lies in another run than {self.folder.path}, whose pool it "
+                "needs; give that run's folder as --output-dir."
+            )
+        extra = load_checkpoint(
+            checkpoint, self.trainer, self.baseline, self.pool, self._belongings()
+        )
         self.best, self.last = extra["best"], extra["last"]
         iteration = self.trainer.progress.iteration
         self.folder.metrics.keep_until(iteration)
-        truncate_json(self.folder.path / "evaluations.jsonl", iteration)
+        truncate_json(evaluations, iteration)
         say(f"resumed from iteration {iteration}")
 
     def train(self) -> None:
@@ -67,7 +84,10 @@ class Session:
                 pool=self.pool,
                 objective=lambda iteration: assembly.objective_at(rl, iteration),
                 report=IterationReport(
-                    self.folder.metrics, self.folder.path / "trajectories", advance=advance
+                    self.folder.metrics,
+                    self.folder.path / "trajectories",
+                    advance=advance,
+                    publish=self.trainer.publish,
                 ),
                 evaluate=self._evaluate,
                 checkpoint=self._checkpoint,
@@ -77,13 +97,14 @@ class Session:
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" and self.best:
-            _read_weights(self.trainer.actor, self._best_folder)
+            _read_weights(self.trainer.actor, self._best_weights)
         save_folder(
             self.trainer.actor,
             self.trainer.processing_class,
             self.folder.path,
             card=f"Actor of the aac recipe {self.recipe.name}, trained by asymmetric PPO.",
         )
+        shutil.rmtree(self._best_weights.parent, ignore_errors=True)
         if isinstance(self.baseline, LearnedBaseline):
             options = self.recipe.rl.critic.model_dump(mode="json")
             save_critic(self.baseline.critic.trunk, self.folder.path / "critic", options)
@@ -100,8 +121,14 @@ class Session:
         }
 
     @property
-    def _best_folder(self) -> Path:
-        return self.folder.path / "checkpoints" / "best"
+    def _best_weights(self) -> Path:
+        return self.folder.path / "best" / "actor.safetensors"
+
+    def _belongings(self) -> Belongings:
+        recipe = self.recipe.model_dump(mode="json")
+        parts = {name: recipe[name] for name in ("seed", "model", "environment", "state", "rl")}
+        extra = {"best": self.best, "last": self.last}
+        return Belongings(fingerprint(parts), extra, self._best_weights)
 
     def _score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         scored = self.rewarding.score(episodes)
@@ -118,7 +145,7 @@ class Session:
         """Sampled success on the validation split, the same tasks each time."""
         rl = self.recipe.rl
         every = rl.evaluate_every
-        if not every or (iteration % every and iteration != rl.iterations):
+        if iteration != rl.iterations and not (every and iteration % every == 0):
             return {}
         episodes = self.player.evaluate(self.trainer.progress.actor_version)
         figures = episode_metrics(episodes, self.rewarding.mix)
@@ -127,7 +154,7 @@ class Session:
         if figures["success"] > self.best.get("success", -1.0):
             self.best = {"success": figures["success"], "step": iteration}
             if rl.keep == "best":
-                _write_weights(self.trainer.actor, self._best_folder)
+                _write_weights(self.trainer.actor, self._best_weights)
         return {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
@@ -141,21 +168,21 @@ class Session:
                 self.folder.checkpoints,
                 self.trainer,
                 self.baseline,
+                self._belongings(),
                 keep=KEEP_CHECKPOINTS,
-                extra={"best": self.best, "last": self.last},
             )
 
 
-def _write_weights(actor: Any, folder: Path) -> None:
+def _write_weights(actor: Any, file: Path) -> None:
     from safetensors.torch import save_model
 
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "partial.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
     save_model(actor, str(partial))
-    partial.replace(folder / "actor.safetensors")
+    partial.replace(file)
 
 
-def _read_weights(actor: Any, folder: Path) -> None:
+def _read_weights(actor: Any, file: Path) -> None:
     from safetensors.torch import load_model
 
-    load_model(actor, str(folder / "actor.safetensors"))
+    load_model(actor, str(file))

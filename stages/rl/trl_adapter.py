@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
+from transformers import PrinterCallback
 
 from stages.common.logprobs import at_actions
 
@@ -33,7 +34,6 @@ class AsymmetricPPOConfig(PPOConfig):
     Batch sizes of TRL's single-turn loop are inert here: a recipe speaks episodes.
     """
 
-    minibatch_episodes: int = field(default=8, metadata={"help": "Episodes per optimizer step."})
     whiten_min_std: float = field(default=1e-4, metadata={"help": "Below it, only centre."})
 
 
@@ -94,8 +94,14 @@ class TrlPPOSetup(PPOTrainer):
                 callbacks=list(callbacks) or None,
                 peft_config=peft_config,
             )
+        self.remove_callback(PrinterCallback)  # metrics.jsonl and the progress bar tell it all
         # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.
         actor.generation_config.eos_token_id = stop
+
+    def publish(self, step: int, metrics: dict[str, float]) -> None:
+        """Hand one step's figures to the trackers of ``report_to``."""
+        self.state.global_step = step
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
 
     @property
     def actor(self) -> Any:
@@ -138,7 +144,7 @@ def ppo_config(output_dir: Path, *, iterations: int, **arguments: Any) -> Asymme
         "num_sample_generations": 0,
         "gradient_checkpointing": None,  # the old name; transformers 5 mirrors the new one
         "activation_checkpointing": False,
-        "bf16": on_gpu,
+        "bf16": False,
         "use_cpu": not on_gpu,
         "disable_tqdm": True,
         "report_to": [],

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from stages.reward.run import run as train_reward
 from transformers import AutoModelForCausalLM
 
 from stages.common.errors import HandoffError, RunError, UsageError
 from stages.common.manifest import build_manifest, verify_parent
 from stages.common.run_folder import RunRequest, write_json
 from stages.recipe.models import Recipe
+from stages.reward.run import run as train_reward
 from stages.rl.pool import read_trajectories
 from stages.rl.run import run
 from stages.sft.run import run as train_sft

@@ -1,13 +1,14 @@
 """The loop learns, uses the pool, keeps warm-up episodes, and resumes to the same weights."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from stages.rl.baselines import Cadence, LearnedBaseline, LeaveOneOutBaseline
-from stages.rl.checkpoint import load_checkpoint, save_checkpoint
+from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
 from stages.rl.critic.learner import CriticLearner, FitPlan
 from stages.rl.critic.light import LightTrunk
 from stages.rl.critic.views import ViewParts
@@ -16,15 +17,19 @@ from stages.rl.pool import ExperiencePool, read_trajectories
 from stages.rl.trainer import Parts
 from tests.rl.worlds import bandit_episodes, episode, setup
 
+BELONGINGS = Belongings(recipe="r", extra={"best": {}}, best=Path("nowhere"))
+
 
 def success(trajectory):
     return [float(t.rewards.get("success", 0.0)) for t in trajectory.turns]
 
 
-def build(folder, *, iterations, warm_up=1, critic=True, episodes=32, learning_rate=1e-2):
+def build(
+    folder, *, iterations, warm_up=1, critic=True, episodes=32, learning_rate=1e-2, bound=128
+):
     """A trainer in the bandit world, its parts, and the list that its reports go to."""
     trainer = setup(folder, iterations=iterations, learning_rate=learning_rate)
-    pool = ExperiencePool(folder / "pool", max_episodes=128)
+    pool = ExperiencePool(folder / "pool", max_episodes=bound, spare_iterations=4)
     if critic:
         torch.manual_seed(5)
         learner = CriticLearner(
@@ -111,17 +116,23 @@ def weights(trainer, parts):
 
 
 def test_save_and_load_in_the_middle_changes_nothing(tmp_path):
-    """k steps + save + load + k = 2k: weights, critic and target bit for bit."""
-    trainer, parts, learner, log = build(tmp_path / "whole", iterations=6, warm_up=2)
+    """k steps + save + load + k = 2k: weights, critic and target bit for bit.
+
+    The first half goes on after the save, as a run that is killed later does: the pool's bound
+    is passed then, and what the checkpoint needs must still be there.
+    """
+    trainer, parts, learner, log = build(tmp_path / "whole", iterations=6, warm_up=2, bound=64)
     trainer.train(parts, learner, iterations=6)
 
-    first, first_parts, first_learner, _ = build(tmp_path / "halves", iterations=6, warm_up=2)
+    halves = {"folder": tmp_path / "halves", "iterations": 6, "warm_up": 2, "bound": 64}
+    first, first_parts, first_learner, _ = build(**halves)
     first.train(first_parts, first_learner, iterations=2)
     saved = save_checkpoint(
-        tmp_path / "halves/checkpoints", first, first_parts.baseline, keep=1, extra={"best": {}}
+        tmp_path / "halves/checkpoints", first, first_parts.baseline, BELONGINGS, keep=1
     )
-    again, parts_again, learner_again, rest = build(tmp_path / "halves", iterations=6, warm_up=2)
-    extra = load_checkpoint(saved, again, parts_again.baseline, parts_again.pool)
+    first.train(first_parts, first_learner, iterations=4)
+    again, parts_again, learner_again, rest = build(**halves)
+    extra = load_checkpoint(saved, again, parts_again.baseline, parts_again.pool, BELONGINGS)
     assert extra == {"best": {}} and again.progress.iteration == 2
     again.train(parts_again, learner_again, iterations=6)
     assert torch.equal(weights(again, parts_again), weights(trainer, parts))
@@ -136,7 +147,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
     trainer, parts, learner, _ = build(tmp_path, iterations=3, warm_up=0)
     for iteration in (1, 2, 3):
         trainer.train(parts, learner, iterations=iteration)
-        save_checkpoint(tmp_path / "c", trainer, parts.baseline, keep=2, extra={})
+        save_checkpoint(tmp_path / "c", trainer, parts.baseline, BELONGINGS, keep=2)
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["checkpoint-2", "checkpoint-3"]
 
 

@@ -94,12 +94,14 @@ class CriticLearner:
             bootstrap=torch.where(cut, last, 0.0),
         )
 
-    def targets(self, episodes: Sequence[Trajectory], *, kind: Target) -> tuple[Tensor, Tensor]:
-        """What V is fitted to, recomputed with the target network: (B, N) returns and mask.
+    def targets(
+        self, episodes: Sequence[Trajectory], slow_values: Sequence[Tensor], *, kind: Target
+    ) -> tuple[Tensor, Tensor]:
+        """What V is fitted to, from the target network's values: (B, N) returns and mask.
 
         td_lambda: λ-returns; monte_carlo: λ=1. Truncated episodes bootstrap in both.
         """
-        slow = self.padded(episodes, self.values(episodes, slow=True))
+        slow = self.padded(episodes, slow_values)
         _, returns = gae(
             slow.rewards,
             slow.values,
@@ -126,9 +128,12 @@ class CriticLearner:
     def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
         """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss (MSE)."""
         losses = []
+        slow: dict[int, Tensor] = {}  # the target network stands still during a fit
         for _ in range(self.plan.steps):
             episodes = sample(self.plan.batch_size)
-            returns, mask = self.targets(episodes, kind=kind)
+            new = list({id(e): e for e in episodes if id(e) not in slow}.values())
+            slow |= zip(map(id, new), self.values(new, slow=True), strict=True)
+            returns, mask = self.targets(episodes, [slow[id(e)] for e in episodes], kind=kind)
             values = self._forward(self.trunk, episodes)
             predicted = nn.utils.rnn.pad_sequence([v[:-1] for v in values], batch_first=True)
             loss = (predicted - returns)[mask].square().mean()

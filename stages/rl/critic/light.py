@@ -57,6 +57,8 @@ class Episode:
     state: Bags
     privileged: Bags
     numbers: Tensor
+    remembers: bool
+    """Whether the views hold the history."""
 
     @property
     def views(self) -> int:
@@ -93,6 +95,7 @@ class LightTrunk(nn.Module):
             state=Bags.of([v.state for v in views]),
             privileged=Bags.of([v.privileged for v in views]),
             numbers=torch.tensor([_numbers(v) for v in views]),
+            remembers=len(last.history) == len(views) - 1,
         )
 
     def forward(self, episodes: Sequence[Episode]) -> Tensor:
@@ -124,10 +127,10 @@ class LightTrunk(nn.Module):
         hidden, _ = self.recur(pad_sequence(list(exchanges), batch_first=True), goals[None])
         rows = []
         for i, episode in enumerate(episodes):
-            known = torch.cat([goals[i : i + 1], hidden[i, : episode.views - 1]])
-            # Without history in the view there is one empty exchange and nothing to remember.
-            full = len(known) == episode.views
-            rows.append(known if full else goals[i].expand(episode.views, -1))
+            if episode.remembers:
+                rows.append(torch.cat([goals[i : i + 1], hidden[i, : episode.views - 1]]))
+            else:
+                rows.append(goals[i].expand(episode.views, -1))
         return torch.cat(rows)
 
 

@@ -93,10 +93,14 @@ def _exchange(turn: Turn) -> Exchange:
 
 
 def _state(trajectory: Trajectory, t: int) -> str:
-    """The actor's own state before action t; after the last turn, the checklist it would show."""
+    """The actor's own state before action t; after the last turn, what that turn adds to it."""
     if t < len(trajectory.turns):
         return "\n".join(_content(m) for m in trajectory.turns[t].messages)
-    return render_checklist(trajectory.checklist_before(t))
+    if not trajectory.turns:
+        return "\n".join(_content(m) for m in trajectory.initial_messages)
+    last = trajectory.turns[-1]
+    shown = [_content(m) for m in (*last.messages, *last.observation)]
+    return "\n".join([*shown, last.action.text, render_checklist(last.checklist)])
 
 
 def _content(message: Message) -> str:
