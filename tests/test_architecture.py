@@ -254,10 +254,20 @@ def test_functions_take_few_parameters():
     assert many == {}
 
 
+def scanned() -> list[Path]:
+    """Files in which no machine may be named."""
+    suffixes = {".py", ".toml", ".yaml", ".md", ".txt"}
+    found = [p for p in ROOT.rglob("*") if p.suffix in suffixes and ".venv" not in p.parts]
+    return [p for p in (*found, ROOT / "Makefile", ROOT / ".ci/run") if p != Path(__file__)]
+
+
+def test_build_files_are_scanned_too():
+    names = {str(path.relative_to(ROOT)) for path in scanned()}
+    assert {"Makefile", ".ci/run", "constraints.txt", "pyproject.toml"} <= names
+
+
 def test_no_machine_or_registry_is_named():
-    for path in [p for p in ROOT.rglob("*") if p.suffix in {".py", ".toml", ".yaml", ".md"}]:
-        if ".venv" in path.parts or path == Path(__file__):
-            continue
+    for path in scanned():
         text = path.read_text("utf-8")
         for word in ("/work/", "pypi.org", "pythonhosted", "index-url"):
             assert word not in text, f"{path.relative_to(ROOT)} names {word}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from stages.common.errors import AacError, RunError
+from stages.common.errors import AacError, RunError, UsageError
 from stages.evaluation.policies import random_policy
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
@@ -43,6 +43,16 @@ class GoldChanger(Protocol):
 
     def alter_gold(self, task: Task) -> Task:
         """The same task for the actor, judged by another gold answer."""
+        ...
+
+
+@runtime_checkable
+class Substituting(Protocol):
+    """Optional: an environment that gives another split's tasks for one it has none of."""
+
+    @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """An absent split, and the split whose tasks it gives."""
         ...
 
 
@@ -209,13 +219,23 @@ def _told(fault: Exception) -> str:
 
 
 def _drawn(arena: Arena) -> dict[str, list[Task]]:
-    """Tasks of every split that has some."""
+    """Tasks of every split that has some of its own."""
     environment = arena.make_environment()
     try:
-        splits = {split: list(environment.tasks(split, DRAWN, SEED)) for split in SPLITS}
+        absent = environment.stand_ins if isinstance(environment, Substituting) else {}
+        own = [split for split in SPLITS if split not in absent]
+        splits = {split: _tasks_of(environment, split) for split in own}
     finally:
         environment.close()
     return {split: tasks for split, tasks in splits.items() if tasks}
+
+
+def _tasks_of(environment: Environment, split: str) -> list[Task]:
+    """Some tasks of a split; none where the environment says that it has none."""
+    try:
+        return list(environment.tasks(split, DRAWN, SEED))
+    except UsageError:
+        return []
 
 
 def _equal(first: list[Any], second: list[Any], when: str) -> Verdict:

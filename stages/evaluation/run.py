@@ -46,7 +46,8 @@ def player(recipe: Recipe, folder: str | Path) -> LoadedActor:
         warn(
             f"{folder} has {loaded.parameters / 1e6:.1f} million weights and knows few words beyond"
             " those it was pretrained on, so it will stumble over the names in a database of your"
-            " own; use a larger pretrained model as model.actor."
+            " own; use a real pretrained model as model.actor, at least some hundred million"
+            " weights."
         )
     return loaded
 

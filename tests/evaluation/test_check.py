@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stages.common.errors import RunError
+from stages.common.errors import RunError, UsageError
 from stages.evaluation.check import check_command, check_environment, require_kept
 from stages.evaluation.contract import CHECKS
 from stages.evaluation.run import POLICIES
@@ -86,6 +86,28 @@ def test_a_file_too_small_to_divide_may_have_the_same_tasks_in_every_split(monke
     result = checked(monkeypatch, Few)
     assert result["checks"]["splits_disjoint"]["ok"] is None
     assert result["ok"]
+
+
+def test_a_split_without_tasks_is_no_broken_contract(monkeypatch):
+    class TrainAndTest(worlds.Doors):
+        def tasks(self, split, count, seed):
+            if split == "validation":
+                raise UsageError("no validation here")
+            return super().tasks(split, count, seed)
+
+    assert checked(monkeypatch, TrainAndTest)["ok"]
+
+
+def test_a_split_that_says_it_gives_another_ones_tasks_shares_them(monkeypatch):
+    class Silent(worlds.Doors):
+        def tasks(self, split, count, seed):
+            return super().tasks("test" if split == "validation" else split, count, seed)
+
+    class Told(Silent):
+        stand_ins = {"validation": "test"}
+
+    assert checked(monkeypatch, Silent)["checks"]["splits_disjoint"]["ok"] is False
+    assert checked(monkeypatch, Told)["ok"]
 
 
 def test_a_fool_that_wins_is_told(monkeypatch, capsys):

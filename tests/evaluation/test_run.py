@@ -109,6 +109,16 @@ def test_an_actor_is_shown_the_state_it_was_trained_with(actor, tmp_path, capsys
     assert capsys.readouterr().err == ""
 
 
+def test_a_tiny_actor_on_an_own_database_is_told_the_cure(actor, tmp_path, capsys):
+    recipe = recipe_of(actor)
+    options = {"database": tmp_path / "shop.sqlite", "questions": tmp_path / "q.jsonl"}
+    environment = recipe.environment.model_copy(update=options)
+    run.player(recipe.model_copy(update={"environment": environment}), actor)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "a real pretrained model" in told
+    assert "at least some hundred million weights" in told
+
+
 @pytest.mark.parametrize("policy", ["null", "random", "frequent", "expert"])
 def test_scripted_policies(policy, actor):
     recipe = recipe_of(actor)

@@ -452,6 +452,63 @@ def test_endless_queries_stop_at_the_time_limit(test_tasks: list[Task], statemen
     assert step.messages[0]["content"] == "error: query took longer than 0.1 s"
 
 
+MANY = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+LONG = "printf('%.*c', 31000, 'a')"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        f"{LONG} || x LIKE '%{'a' * 96}b'",
+        f"{LONG} || x GLOB '*{'a' * 96}b'",
+        f"replace({LONG} || x, {LONG.replace('31', '16')} || 'b', '') = ''",
+        f"instr({LONG} || x, {LONG.replace('31', '16')} || 'b')",
+    ],
+)
+def test_slow_functions_stop_near_the_time_limit(test_tasks: list[Task], test: str) -> None:
+    environment = SqlEnvironment(SqlOptions(time_limit_s=0.1))
+    environment.reset(test_tasks[0])
+    start = time.monotonic()
+    wanted = " OR ".join([test] * 8)
+    step = environment.step(call("query", sql=f"{MANY}SELECT COUNT(*) FROM c WHERE {wanted}"))
+    assert time.monotonic() - start < 1.0
+    assert step.messages[0]["content"] == "error: query took longer than 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (f"SELECT {LONG} LIKE '%{'a' * 100}'", "pattern too complex"),
+        (f"SELECT trim({LONG}, {LONG})", "trim takes at most 100 characters"),
+        (f"SELECT replace({LONG}, 'a', 'bb')", "too big"),
+    ],
+)
+def test_long_operands_are_refused(clean: SqlEnvironment, statement: str, says: str) -> None:
+    clean.reset(clean.tasks("test", 1, 0)[0])
+    content = clean.step(call("query", sql=statement)).messages[0]["content"]
+    assert content.startswith("error: ") and says in content
+
+
+def test_trim_is_that_of_sqlite(clean: SqlEnvironment) -> None:
+    statement = (
+        "SELECT trim('xyaxy', 'yx'), ltrim('xax', 'x'), rtrim('xax', 'x'), trim(' a '),"
+        " trim('a', ''), trim(NULL, 'a'), trim('a', NULL), trim(12, 1)"
+    )
+    plain = sqlite3.connect(":memory:")
+    world = world_of(DOMAINS[0], 1, (20, 40))
+    database = open_world(world)
+    assert list(database.run(statement).rows) == plain.execute(statement).fetchall()
+
+
+def test_wide_rows_stop_at_the_byte_budget() -> None:
+    database = open_world(world_of(DOMAINS[0], 1, (20, 40)), time_limit_s=60.0, max_rows=20)
+    value = LONG.replace("31000", "15000")
+    result = database.run(f"{MANY}SELECT {', '.join([value] * 100)} FROM c")
+    held = sum(len(str(cell)) for row in result.rows for cell in row)
+    assert result.more
+    assert held <= 1_000_000 + 100 * 15_000
+
+
 def test_results_are_cut_by_rows_and_bytes(test_tasks: list[Task]) -> None:
     environment = SqlEnvironment(SqlOptions(max_rows=5, max_bytes=100))
     environment.reset(test_tasks[0])
@@ -485,6 +542,13 @@ def test_results_are_cut_by_rows_and_bytes(test_tasks: list[Task]) -> None:
         ("0", [0.4], False),
         ("1000.5", [1000], True),
         ("1002", [1000], False),
+        ("2023", [2024], False),
+        (10001, [10002], False),
+        ("10002.0", [10001], False),
+        ("1e4", [10000], True),
+        (2**53 + 1, [2**53], False),
+        (str(2**53 + 1), [2**53 + 1], True),
+        ("10001.4", [10002], True),
         (" rome ", ["Rome"], True),
         ("new   york", ["New York"], True),
         ("Paris", ["Rome"], False),
@@ -577,8 +641,80 @@ def test_own_split_column_and_id_win(shop: Path) -> None:
     environment = SqlEnvironment(_own(shop, rows))
     assert [t.id for t in environment.tasks("train", 9, 0)] == ["a"]
     assert [t.id for t in environment.tasks("test", 9, 0)] == ["b"]
-    with pytest.raises(UsageError, match="none of the validation split"):
-        environment.tasks("validation", 9, 0)
+    with pytest.raises(UsageError, match="unknown split 'dev'"):
+        environment.tasks("dev", 9, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "gives"),
+    [
+        (("train", "test"), {"validation": "test"}),
+        (("train", "validation"), {"test": "validation"}),
+        (("train",), {"validation": "train", "test": "train"}),
+        (("train", "validation", "test"), {}),
+    ],
+)
+def test_another_split_stands_in_for_an_absent_one(
+    shop: Path, given: tuple[str, ...], gives: dict[str, str]
+) -> None:
+    rows = [row | {"split": given[i % len(given)]} for i, row in enumerate(GOOD)]
+    environment = SqlEnvironment(_own(shop, rows))
+    assert environment.stand_ins == gives
+    for absent, instead in gives.items():
+        assert environment.tasks(absent, 5, 3) == environment.tasks(instead, 5, 3) != []
+
+
+def test_train_tasks_are_never_borrowed(shop: Path) -> None:
+    environment = SqlEnvironment(_own(shop, [GOOD[0] | {"split": "test"}]))
+    with pytest.raises(UsageError, match="no question is of the train split"):
+        environment.tasks("train", 9, 0)
+
+
+def test_no_split_is_left_empty(shop: Path) -> None:
+    train = [row for row in GOOD if split_of("shop", str(row["question"])) == "train"][:10]
+    assert len(train) == 10
+    drawn = []
+    for name, rows in (("a", train), ("b", train[::-1])):
+        options = SqlOptions(database=shop, questions=_write(shop.parent / name, rows))
+        environment = SqlEnvironment(options)
+        splits = {s: environment.tasks(s, 99, 0) for s in ("train", "validation", "test")}
+        assert {s: len(tasks) for s, tasks in splits.items()} == {
+            "train": 8,
+            "validation": 1,
+            "test": 1,
+        }
+        assert len({t.id for tasks in splits.values() for t in tasks}) == 10
+        drawn.append({s: {t.id for t in tasks} for s, tasks in splits.items()})
+    assert drawn[0] == drawn[1]
+
+
+def test_line_separators_within_a_question_are_no_line_ends(shop: Path) -> None:
+    row = {"question": "What does\u2028thing 1\x85 cost?", "sql": GOOD[0]["sql"]}
+    options = _own(shop, [json.dumps(row, ensure_ascii=False) + "\r", GOOD[1]])
+    tasks = SqlEnvironment(options).tasks("train", 9, 0)
+    assert row["question"] in {t.payload["questions"][0]["text"] for t in tasks}
+
+
+def test_table_names_with_spaces_and_other_case(shop: Path) -> None:
+    connection = sqlite3.connect(shop)
+    connection.execute('CREATE TABLE "Order lines" (item_id INTEGER)')
+    connection.execute('INSERT INTO "Order lines" VALUES (1), (2)')
+    connection.commit()
+    connection.close()
+    sql = 'SELECT COUNT(*) FROM "Order lines"'
+    environment = SqlEnvironment(_own(shop, [{"question": "How many lines?", "sql": sql}]))
+    task = environment.tasks("train", 1, 0)[0]
+    assert task.payload["tables"] == ["Order lines"]
+    for quoted in ('"order LINES"', "[Order lines]", "`Order lines`"):
+        environment.reset(task)
+        described = environment.step(call("describe", table="ORDER lines"))
+        assert described.messages[0]["content"] == "item_id INTEGER"
+        assert described.rewards["sub_goal"] == pytest.approx(1 / 3)
+        queried = environment.step(call("query", sql=f"SELECT COUNT(*) FROM {quoted}"))
+        assert queried.rewards["sub_goal"] == pytest.approx(2 / 3)
+    environment.reset(task)
+    named = "SELECT 2 -- \"Order lines\"\n /* [Order lines] */ , 'a ''Order lines'"
+    assert "right_tool" not in environment.step(call("query", sql=named)).rewards
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,20 @@ _READING = {
     sqlite3.SQLITE_RECURSIVE,
 }
 _DENIED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"}
-_WORD, _STRING = re.compile(r"\w+"), re.compile(r"'[^']*'")
-_STEPS_BETWEEN_CHECKS = 2000
-_VALUE_BYTES = 100_000
-"""Longest string or blob SQLite may build: bounds memory before any row comes back."""
+_TOKEN = re.compile(
+    r"""'[^']*' | --[^\n]* | /\*.*?\*/ | "(?P<d>[^"]*)" | \[(?P<s>[^]]*)\] | `(?P<b>[^`]*)`
+    | (?P<w>[\w$]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Strings and comments (no group), names in any of SQLite's quotes, bare words."""
+_STEPS_BETWEEN_CHECKS = 200
+_VALUE_BYTES = 32_000
+"""Longest string or blob SQLite may build or read. One function call cannot be interrupted, and
+some take the product of two lengths, so this bounds time as well as memory."""
+_RESULT_BYTES = 1_000_000
+"""Fetching stops after the row that reaches this."""
+_PATTERN_BYTES = 100
+"""Longest pattern of LIKE and GLOB, and most characters that trim removes."""
 
 Cell = str | int | float | None
 
@@ -48,11 +58,14 @@ class Database:
         self._deadline = 0.0
         self._read: set[str] = set()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 10_000)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 100)
         connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 100)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 20)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        for name, strip in _TRIMS.items():
+            connection.create_function(name, 2, _trimming(strip), deterministic=True)
         self.schema = _schema(connection)
         """Table name to (column, type) pairs."""
         connection.set_authorizer(self._authorize)
@@ -80,17 +93,32 @@ class Database:
             cursor = self._connection.execute(statement)
             if cursor.description is None:
                 raise QueryError("only SELECT statements are allowed")
-            rows = cursor.fetchmany(self._max_rows + 1)
+            rows, more = self._fetch(cursor)
             cursor.close()
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
             raise QueryError(self._explain(error)) from None
-        tables = self._tables(statement)
-        return Result(tuple(rows[: self._max_rows]), len(rows) > self._max_rows, tables)
+        return Result(tuple(rows), more, self._tables(statement))
+
+    def _fetch(self, cursor: sqlite3.Cursor) -> tuple[list[tuple[Cell, ...]], bool]:
+        """Rows up to the limits, one at a time, and whether there are more."""
+        rows: list[tuple[Cell, ...]] = []
+        used = 0
+        for row in cursor:
+            if len(rows) >= self._max_rows or used >= _RESULT_BYTES:
+                return rows, True
+            rows.append(row)
+            used += sum(len(cell) if isinstance(cell, str | bytes) else 8 for cell in row)
+        return rows, False
+
+    def table(self, name: str) -> str | None:
+        """A table's name as the schema spells it; SQL takes upper and lower case alike."""
+        return next((t for t in self.schema if t.lower() == name.lower()), None)
 
     def _tables(self, statement: str) -> frozenset[str]:
         """Tables a statement uses: SQLite does not report those it only joins or counts."""
-        words = set(_WORD.findall(_STRING.sub("", statement)))
-        return frozenset(t for t in self.schema if t in self._read or t in words)
+        found = (match[match.lastgroup] for match in _TOKEN.finditer(statement) if match.lastgroup)
+        names = {name.lower() for name in found}
+        return frozenset(t for t in self.schema if t in self._read or t.lower() in names)
 
     def _explain(self, error: BaseException) -> str:
         text = str(error)
@@ -102,11 +130,29 @@ class Database:
             return "only one statement is allowed"
         if "too big" in text or isinstance(error, MemoryError):
             return "a value of the result is too big"
+        if "user-defined function" in text:  # trim is the only one
+            return f"trim takes at most {_PATTERN_BYTES} characters to remove"
         return text
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+_TRIMS = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
+
+
+def _trimming(strip: Callable[[str, str], str]) -> Callable[[Any, Any], str | None]:
+    """SQLite's two-argument trim, whose own takes minutes where both arguments are long."""
+
+    def trimmed(value: Any, characters: Any) -> str | None:
+        if value is None or characters is None:
+            return None
+        if len(str(characters)) > _PATTERN_BYTES:
+            raise ValueError("too many characters")
+        return strip(str(value), str(characters))
+
+    return trimmed
 
 
 def open_file(path: Path) -> sqlite3.Connection:

@@ -53,6 +53,11 @@ class SqlEnvironment:
             return own.select(self._own, split, count, seed)
         return generate(self.options, split, count, seed)
 
+    @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """Splits that a person's questions lack, and the split whose tasks each gives instead."""
+        return self._own.stand_ins if self._own is not None else {}
+
     def demonstrate(self, task: Task, seed: int) -> Policy:
         """The scripted expert for one episode, as imperfect as ``options.expert`` says."""
         if self._own is not None:
@@ -170,11 +175,12 @@ class SqlEnvironment:
             self._listed = True
             return ", ".join(schema) or "no tables", self._progress.listed()
         if tool == "describe":
-            if argument not in schema:
+            table = self._database.table(argument)
+            if table is None:
                 raise QueryError(f"no such table: {argument[:60]}")
             self._described = True
-            columns = ", ".join(f"{c} {t}".strip() for c, t in schema[argument])
-            return columns, self._progress.described(argument)
+            columns = ", ".join(f"{c} {t}".strip() for c, t in schema[table])
+            return columns, self._progress.described(table)
         result = self._database.run(argument)
         return result_text(result, self.options.max_bytes), self._progress.queried(result)
 

@@ -1,4 +1,4 @@
-"""Is an answer right? Numbers with tolerance, text folded, lists as multisets."""
+"""Is an answer right? Fractions with tolerance, text folded, lists as multisets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 RELATIVE_TOLERANCE = 1e-3
+"""For numbers of which at least one has a fraction: people round those, never a year."""
 
 
 def same(answer: Any, gold: Sequence[Any]) -> bool:
@@ -21,8 +22,13 @@ def same(answer: Any, gold: Sequence[Any]) -> bool:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two values are the same fact: 12, "12", "12.0" are, and so are "Rome", " rome"."""
+    """Whether two values are the same fact: 12, "12", "12.0" are, and so are "Rome", " rome".
+
+    Two whole numbers must be equal exactly; where one has a fraction, both may be rounded.
+    """
     x, y = _number(a), _number(b)
+    if isinstance(x, int) and isinstance(y, int):
+        return x == y
     if x is not None and y is not None:
         close = math.isclose(x, y, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-9)
         return close or round(x, 2) == round(y, 2)
@@ -58,14 +64,24 @@ def _match(given: list[Any], gold: list[Any]) -> bool:
     return True
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any) -> int | float | None:
+    """The number a value stands for, an int if it is whole; None if it is no finite number."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        number = float(value) if not isinstance(value, str) else float(value.strip())
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    try:
+        return int(value) if isinstance(value, int | str) else _whole(number)
+    except ValueError:
+        return _whole(number)
+
+
+def _whole(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
 
 
 def _fold(value: Any) -> str:

@@ -83,7 +83,10 @@ class SqlOptions(BaseModel):
     )
     database: Path | None = Field(None, description="A SQLite file of your own, read only.")
     questions: Path | None = Field(
-        None, description='Its questions: JSON lines {"question", "sql"}, optional id and split.'
+        None,
+        description='Its questions: JSON lines {"question", "sql"}, optional id and split (train, '
+        "validation, test). Without split all are divided, none left empty (fewer than 10: all in "
+        "each). With it, absent validation takes test's, absent test validation's, else train's.",
     )
     expert: ExpertOptions = Field(
         default_factory=ExpertOptions, description="Mistakes of the demonstrations."

@@ -1,8 +1,12 @@
 """A person's own database and questions: JSON lines of ``{"question", "sql"}``.
 
 The answer to a question is the result of its statement. Optional ``id`` and ``split`` (train,
-validation or test). Without ``split`` a question's own hash decides; a file of fewer than ten
-questions is too small to divide, so then every split holds all of them.
+validation or test).
+
+Without any ``split`` a question's own hash decides, and a split that this leaves empty takes one
+question of the largest split, that of the smallest hash; a file of fewer than ten questions is too
+small to divide, so then every split holds all of them. With ``split`` in some row, what is absent
+stays absent, but the other held-out split stands in for validation or test, or else train does.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +32,18 @@ from stages.interaction.trajectory import Message
 KIND = "own"
 SMALLEST_DIVIDED = 10
 _KEYS = {"question", "sql", "id", "split"}
+_INSTEAD = {"validation": ("test", "train"), "test": ("validation", "train")}
 
 
-def load(options: SqlOptions) -> dict[str, list[Task]] | None:
+@dataclass(frozen=True)
+class OwnTasks:
+    """Tasks by split; ``stand_ins`` names, for an absent split, the one whose tasks it gives."""
+
+    by_split: dict[str, list[Task]]
+    stand_ins: dict[str, str]
+
+
+def load(options: SqlOptions) -> OwnTasks | None:
     """Tasks by split, or None if the options name no files. Raises ``UsageError``."""
     if options.database is None or options.questions is None:
         return None
@@ -42,16 +56,15 @@ def open_database(options: SqlOptions) -> Database:
     return _open(options.database, options.time_limit_s, options.max_rows)
 
 
-def select(by_split: dict[str, list[Task]], split: str, count: int, seed: int) -> list[Task]:
+def select(own: OwnTasks, split: str, count: int, seed: int) -> list[Task]:
     """Up to ``count`` tasks of a split, in an order that depends on the seed only."""
-    if split not in by_split:
+    if split not in SPLITS:
         raise UsageError(f"unknown split {split!r}; expected one of {', '.join(SPLITS)}")
-    tasks = list(by_split[split])
+    source = own.stand_ins.get(split, split)
+    tasks = list(own.by_split[source])
     if not tasks:
-        raise UsageError(
-            f"your questions hold none of the {split} split; give more rows or a split column"
-        )
-    random.Random(f"own/{split}/{seed}").shuffle(tasks)
+        raise UsageError(f'no question is of the {split} split; give some rows "split": "{split}"')
+    random.Random(f"own/{source}/{seed}").shuffle(tasks)
     return tasks[:count]
 
 
@@ -69,9 +82,7 @@ def _open(path: Path, time_limit_s: float, max_rows: int) -> Database:
 
 # Environments come in dozens; the file is read and every statement checked once.
 @lru_cache(maxsize=8)
-def _load(
-    database: Path, questions: Path, time_limit_s: float, max_rows: int
-) -> dict[str, list[Task]]:
+def _load(database: Path, questions: Path, time_limit_s: float, max_rows: int) -> OwnTasks:
     if not questions.is_file():
         raise UsageError(
             f"environment.questions: {questions} does not exist; expected JSON lines of "
@@ -84,19 +95,39 @@ def _load(
         opened.close()
     if not tasks:
         raise UsageError(f"{questions} holds no questions; expected at least one JSON line")
-    small = len(tasks) < SMALLEST_DIVIDED and not any(given for _, given, _ in tasks)
+    return _divide(tasks)
+
+
+def _divide(tasks: list[tuple[Task, str, str]]) -> OwnTasks:
+    """Tasks by split, as the module's docstring says."""
+    columned = any(given for _, given, _ in tasks)
+    small = len(tasks) < SMALLEST_DIVIDED and not columned
     found: dict[str, list[Task]] = {split: [] for split in SPLITS}
     for task, given, hashed in tasks:
         for split in SPLITS if small else (given or hashed,):
             found[split].append(task)
-    return found
+    if not columned:
+        for split in SPLITS:
+            if not found[split]:
+                largest = max(found.values(), key=len)
+                moved = min(largest, key=_digest)
+                largest.remove(moved)
+                found[split].append(moved)
+    absent = [split for split in _INSTEAD if not found[split]]
+    stand_ins = {split: next(s for s in _INSTEAD[split] if found[s]) for split in absent}
+    return OwnTasks(found, stand_ins)
+
+
+def _digest(task: Task) -> str:
+    return hashlib.sha256(task.payload["questions"][0]["text"].encode()).hexdigest()
 
 
 def _tasks(path: Path, database: Database, group: str) -> list[tuple[Task, str, str]]:
     """(task, split given, split by hash) for every line, checked and without repetitions."""
     tasks: list[tuple[Task, str, str]] = []
     seen: set[str] = set()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # Not splitlines(): a JSON string may hold U+2028 and its like.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -106,10 +137,8 @@ def _tasks(path: Path, database: Database, group: str) -> list[tuple[Task, str, 
             raise UsageError(f"{where}: the question is there twice; expected each once")
         seen.add(row["question"])
         digest = hashlib.sha256(row["question"].encode()).hexdigest()[:12]
-        payload = {
-            "questions": [{"text": row["question"], "sql": row["sql"]}],
-            "tables": tables,
-        }
+        asked = [{"text": row["question"], "sql": row["sql"]}]
+        payload = {"questions": asked, "tables": tables}
         task = Task(str(row.get("id", f"{group}-{digest}")), KIND, group, payload)
         tasks.append((task, row.get("split", ""), split_of(group, row["question"])))
     return tasks
