@@ -259,7 +259,8 @@ def test_a_tracker_is_told_the_losses(
             told.extend(value for name, value in kwargs["logs"].items() if name == "loss")
 
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Tracker)
-    monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: True)
+    here = "get_available_reporting_integrations"
+    monkeypatch.setattr(integration_utils, here, lambda: ["wandb"])
     section = tracked(["wandb"], recipe(llama, data=dialogues))
     summary = run(section, RunRequest(tmp_path / "out"))
     assert told[-1] == pytest.approx(summary["loss"], abs=1e-3)
