@@ -11,6 +11,8 @@ ARGS     ?=
 SEEDS    ?= 0 1 2
 # SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
 MORE_STEPS ?= 600
+# what aac eval takes of ARGS
+EVAL_ARGS = $(filter-out --overwrite,$(ARGS))
 
 BIN   := $(VENV)/bin
 AAC   := $(BIN)/aac
@@ -61,19 +63,19 @@ eval: $(STAMP) ## held-out evaluation of RECIPE's newest actor
 bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against more SFT and cloning: a table
 	set -e; for seed in $(SEEDS); do \
 		root=runs/bench/seed-$$seed; \
-		more="$(RECIPE) --seed $$seed --set model.actor=$$root/sft --set sft.steps=$(MORE_STEPS)"; \
+		more="--seed $$seed --set model.actor=$$root/sft --set sft.steps=$(MORE_STEPS)"; \
 		$(AAC) run $(RECIPE) --seed $$seed --output-dir $$root $(ARGS); \
-		$(AAC) sft $$more --output-dir $$root/more-sft --overwrite; \
-		$(AAC) sft $$more --output-dir $$root/cloning --overwrite \
+		$(AAC) sft $(RECIPE) $(ARGS) $$more --output-dir $$root/more-sft --overwrite; \
+		$(AAC) sft $(RECIPE) $(ARGS) $$more --output-dir $$root/cloning --overwrite \
 			--set sft.data=$$root/rl/trajectories --set sft.only_successful=true; \
 		for name in more-sft cloning; do \
-			$(AAC) eval $(RECIPE) --actor $$root/$$name --json > $$root/$$name.json; \
+			$(AAC) eval $(RECIPE) $(EVAL_ARGS) --actor $$root/$$name --json > $$root/$$name.json; \
 		done; \
 	done
 	$(BIN)/python -m stages.evaluation.seeds $(SEEDS:%=runs/bench/seed-%)
 
 base: $(STAMP) ## pretrain the tiny base model again (up to an hour)
-	$(BIN)/python -m stages.pretraining.run
+	$(BIN)/python -m stages.pretraining.run --output recipes/base --steps 5000 --seed 0
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .
@@ -86,5 +88,5 @@ test-full: lint ## everything
 	$(BIN)/python -m pytest --durations=10
 
 clean: ## remove the virtual environment and caches; runs are kept
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info build
 	find aacli stages tests -name __pycache__ -type d -prune -exec rm -rf {} +

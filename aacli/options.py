@@ -27,7 +27,9 @@ class Basics:
     json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")
     ] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show results and warnings only.")
+    ] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = (
         False
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from aacli.command import emit
 from aacli.options import StageOptions
-from stages.common.console import say
+from stages.common.console import say, show
 from stages.common.run_folder import RunRequest
 
 
@@ -20,10 +20,10 @@ def report(
     if options.json:
         emit(summary)
     elif request.dry_run:
-        say(f"{stage}: everything is in order; a dry run trains and writes nothing.")
+        show(f"{stage}: everything is in order; a dry run trains and writes nothing.")
     else:
-        say(f"{stage}: done; {figures(summary)}" if figures(summary) else f"{stage}: done")
-        say(f"{stage}: {request.output_dir}")
+        show(f"{stage}: done; {figures(summary)}" if figures(summary) else f"{stage}: done")
+        show(f"{stage}: {request.output_dir}")
 
 
 def figures(summary: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from aacli.command import command, emit
 from aacli.folders import pipeline_request
 from aacli.options import RecipePath, StageOptions
 from aacli.outcome import suggest, typed
-from stages.common.console import say
+from stages.common.console import show
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def run(recipe: RecipePath, options: StageOptions) -> None:
     if options.json:
         emit(summary)
     elif request.dry_run:
-        say("run: a dry run trains and writes nothing.")
+        show("run: a dry run trains and writes nothing.")
     else:
         suggest(*_next(recipe, options, request.output_dir / "rl"))
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import say, warn
+from stages.common.console import say, show, warn
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import read_manifest, verify_parent
 from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
@@ -102,9 +102,9 @@ class Pipeline:
             elif all(map(is_finished, parents.values())):
                 stage_function(name)(self.recipe, self._stage_request(name))
             else:
-                say(f"{name}: to be checked once {' and '.join(parents)} are finished")
+                show(f"{name}: to be checked once {' and '.join(parents)} are finished")
                 continue
-            say(f"{name}: in order")
+            show(f"{name}: in order")
         return {}
 
     def stage(self, name: str) -> None:
@@ -151,16 +151,16 @@ class Pipeline:
         )
         self.summary["readiness"] = report
         write_json(self.root / "readiness.json", report)
-        say(report["advice"])
+        show(report["advice"])
         self._save()
 
     def finish(self) -> Figures:
         """Write the summary and show it as tables."""
         self._save()
-        say(pipeline_table(self.summary))
+        show(pipeline_table(self.summary))
         stages = {n: self.summary["stages"][n]["sampled"] for n in ("sft", "rl")}
         base = self.summary["baselines"]["base"]["sampled"]
-        say(groups_table({"base": base, **stages}))
+        show(groups_table({"base": base, **stages}))
         return self.summary
 
     def _both(self, name: str, folder: str) -> Figures:

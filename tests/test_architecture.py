@@ -45,7 +45,11 @@ NO_TORCH = (
 ALLOWED = {
     "stages.common": set(),
     "stages.interaction": {"stages.common"},
-    "stages.recipe": {"stages.common.errors", "stages.interaction.environments"},
+    "stages.recipe": {
+        "stages.common.errors",
+        "stages.interaction.environments",
+        "stages.interaction.rewards.mix",
+    },
     "stages.sft": {"stages.common", "stages.interaction", "stages.recipe"},
     "stages.reward": {"stages.common", "stages.interaction", "stages.recipe"},
     "stages.rl": {

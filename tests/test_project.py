@@ -80,6 +80,33 @@ def test_stage_targets_run_the_real_commands_on_any_recipe(tmp_path):
 
 
 @needs_make
+def test_base_is_made_as_the_shipped_weights_were(tmp_path):
+    (tmp_path / ".installed").touch()
+    (command,) = make("-n", "base", f"VENV={tmp_path}").stdout.splitlines()
+    words = "-m stages.pretraining.run --output recipes/base --steps 5000 --seed 0"
+    assert command == f"{tmp_path}/bin/python {words}"
+
+
+@needs_make
+def test_bench_hands_the_persons_arguments_to_everyone(tmp_path):
+    """The opponents' own settings come last, and aac eval has no --overwrite."""
+    (tmp_path / ".installed").touch()
+    words = ["SEEDS=3", f"VENV={tmp_path}", "ARGS=--set rl.iterations=2 --overwrite"]
+    commands = re.findall(rf"{tmp_path}/bin/aac (.*?);", make("-n", "bench", *words).stdout, re.S)
+    assert [command.split()[0] for command in commands] == ["run", "sft", "sft", "eval"]
+    assert all("--set rl.iterations=2" in command for command in commands)
+    for command in commands[1:3]:
+        assert command.index("rl.iterations=2") < command.index("$more")
+    assert ["--overwrite" in command for command in commands] == [True, True, True, False]
+
+
+@needs_make
+def test_clean_removes_the_chosen_environment():
+    (command, _) = make("-n", "clean", "VENV=other/venv").stdout.splitlines()
+    assert command.startswith("rm -rf other/venv ")
+
+
+@needs_make
 def test_old_or_missing_python_is_one_clear_sentence(tmp_path):
     old = tmp_path / "python"
     old.write_text('#!/bin/sh\ncase "$2" in *platform*) echo 3.9.1;; *) exit 1;; esac\n')

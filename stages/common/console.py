@@ -73,8 +73,17 @@ def is_quiet() -> bool:
 
 
 def say(text: Any) -> None:
-    """Show a line of text or a rich renderable (a table). Silent under ``--quiet``."""
+    """Show a line on how things go. Silent under ``--quiet``."""
     if not _settings.quiet:
+        show(text)
+
+
+def show(text: Any) -> None:
+    """Show a result (a table, an answer, a verdict), also under ``--quiet``.
+
+    Under ``--json`` the object is the result; this is then no more than ``say``.
+    """
+    if not (_settings.quiet and _settings.json):
         (_err if _settings.json else _out).print(text, markup=False)
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
+from transformers.integrations import integration_utils
 
 from stages.common.errors import RunError, UsageError
 from stages.common.run_folder import MetricsWriter, RunFolder, checkpoint_step
@@ -36,6 +38,7 @@ _OURS = (
     "assistant_only_loss",
     "completion_only_loss",
     "train_sampling_strategy",
+    "save_steps",
     "eval_strategy",
     "load_best_model_at_end",
     "push_to_hub",
@@ -154,6 +157,25 @@ def precision(dtype: str) -> tuple[str, bool]:
     if dtype == "auto":
         return "float32", torch.cuda.is_available()
     return dtype, False
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises UsageError for a tracker transformers does not know, or whose package is missing."""
+    known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+    # transformers never lists flyte as available, even where it is.
+    usable = {*integration_utils.get_available_reporting_integrations(), "flyte"}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            tail = f"; did you mean {near[0]}" if near else ""
+            raise UsageError(
+                f"tracking.report_to has {name!r}, expected any of {', '.join(known)}{tail}."
+            )
+        if name not in usable:
+            raise UsageError(
+                f"tracking.report_to has {name!r}, but its Python package is not installed; "
+                "install it or take the name out."
+            )
 
 
 def training_arguments(

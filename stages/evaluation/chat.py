@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, runtime_checkable
 
-from stages.common.console import say
+from stages.common.console import say, show
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
 from stages.evaluation.run import arena_of, player
@@ -121,7 +121,7 @@ class Conversation:
         """Let the agent play task ``number`` of a split, and say whether it was right."""
         task = self._task(split, number, seed)
         played = self._play(task, show_goal=True)
-        say("right" if played.success else f"wrong{_expected(played)}")
+        show("right" if played.success else f"wrong{_expected(played)}")
         return _record(played.goal, played, success=played.success)
 
     def _askable(self) -> Any:
@@ -189,11 +189,11 @@ def _plain(value: Any) -> str:
 
 def _show_end(played: Trajectory) -> None:
     if played.error is not None:
-        say(f"the environment failed: {played.error}")
+        show(f"the environment failed: {played.error}")
     elif played.out_of_budget:
-        say(f"no answer within {len(played.turns)} turns")
+        show(f"no answer within {len(played.turns)} turns")
     else:
-        say(f"answer: {_answer(played)}")
+        show(f"answer: {_answer(played)}")
 
 
 def _answer(played: Trajectory) -> str | None:

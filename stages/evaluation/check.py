@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stages.common.console import say, warn
+from stages.common.console import show, warn
 from stages.common.errors import AacError, RunError
 from stages.evaluation.contract import try_contract
 from stages.evaluation.held_out import HeldOut
@@ -47,7 +47,7 @@ def check_environment(options: Any, *, episodes: int = 128, seed: int = 0) -> di
 def check_command(options: Any) -> dict[str, Any]:
     """``aac env check``: show the result of ``check_environment`` and return it."""
     result = check_environment(options)
-    say(checks_table(result))
+    show(checks_table(result))
     for name in FOOLS:
         won = (result["policies"][name] or {}).get("success") or 0.0
         if won > TOO_EASY:

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import say
+from stages.common.console import show
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
 from stages.common.seeding import set_threads
@@ -42,7 +42,7 @@ def collect_command(
         )
     write_rows(output, rows)
     won = sum(t.success for t in episodes) / len(episodes)
-    say(f"{len(rows)} {kind} from {len(episodes)} episodes ({won:.0%} successful): {output}")
+    show(f"{len(rows)} {kind} from {len(episodes)} episodes ({won:.0%} successful): {output}")
     return {
         "kind": kind,
         "output": str(output),

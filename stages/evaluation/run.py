@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import say, warn
+from stages.common.console import show, warn
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
 from stages.evaluation.held_out import HeldOut
@@ -131,6 +131,6 @@ def evaluate_command(
         "greedy": greedy,
         **figures,
     }
-    say(metrics_table(result))
-    say(groups_table({"success": figures}))
+    show(metrics_table(result))
+    show(groups_table({"success": figures}))
     return result

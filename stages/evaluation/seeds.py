@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from stages.common.console import say
+from stages.common.console import show
 from stages.common.errors import AacError, UsageError
 from stages.common.run_folder import read_json
 
@@ -59,7 +59,7 @@ def main() -> None:
     """The command."""
     folders = [Path(name) for name in sys.argv[1:]]
     try:
-        say(table([folder.name for folder in folders], figures(folders)))
+        show(table([folder.name for folder in folders], figures(folders)))
     except AacError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

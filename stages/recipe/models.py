@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from stages.interaction.environments import EnvironmentOptions
+from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, SUCCESS
+from stages.recipe.messages import nearest
 
 
 class Section(BaseModel):
@@ -72,7 +74,7 @@ class SftSection(Section):
     validation_fraction: float = Field(0.05, ge=0, lt=1)
     """Share of the dialogues held out for the validation loss."""
     checkpoint_every: int = Field(0, ge=0)
-    """Optimizer steps between resumable checkpoints; 0: none."""
+    """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's SFTConfig."""
 
@@ -106,7 +108,7 @@ class RewardSection(Section):
     max_length: int = Field(1024, ge=8)
     """Longest row in tokens; longer contexts lose their middle, never the judged reply."""
     checkpoint_every: int = Field(0, ge=0)
-    """Optimizer steps between resumable checkpoints; 0: none."""
+    """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's RewardConfig."""
 
@@ -228,6 +230,18 @@ class RewardsSection(Section):
     score_clip: float = Field(2.0, gt=0)
     """Reward-model scores are cut at this many standard deviations of the SFT actor's."""
 
+    @field_validator("weights")
+    @classmethod
+    def _known_components(cls, weights: dict[str, float]) -> dict[str, float]:
+        for name, weight in weights.items():
+            if name not in DEFAULT_WEIGHTS:
+                known = ", ".join(DEFAULT_WEIGHTS)
+                near = nearest(name, list(DEFAULT_WEIGHTS))
+                raise ValueError(f"{name} = {weight:g}, expected one of {known}{near}")
+            if name == SUCCESS and weight <= 0:
+                raise ValueError(f"{name} = {weight:g}, expected a number above 0")
+        return weights
+
 
 class RlSection(Section):
     """Stage 3: asymmetric PPO."""
@@ -265,7 +279,7 @@ class EvaluationSection(Section):
     """Which tasks."""
     episodes: int = Field(256, ge=1)
     """How many."""
-    seed: int = 1000
+    seed: int = Field(1000, ge=0)
     """Chooses tasks and keys the sampling; apart from the training seed."""
     batch: int = Field(128, ge=1)
     """Environments played at once."""

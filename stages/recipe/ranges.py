@@ -1,8 +1,8 @@
 """Usual ranges of hyper-parameters, by model size (F27), and what to watch outside of them.
 
 Learning rates fall with size: a model of half a million weights trained from scratch needs a
-hundred times the rate of a pretrained 7B one. Sources: the ranges asked for in the project's
-mission for 7B-class models; our own runs for the smaller ones.
+hundred times the rate of a pretrained 7B one. Sources: what the field uses for 7B-class models;
+our own runs for the smaller ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ Stage = Literal["sft", "reward", "rl"]
 
 @dataclass(frozen=True)
 class Usual:
-    """A usual range, both ends included, and the value taken when a recipe names none."""
+    """A usual range, both ends included."""
 
     low: float
     high: float
-    default: float
 
     def holds(self, value: float) -> bool:
         """Whether a value is usual (with room for rounding)."""
@@ -32,12 +31,19 @@ class Usual:
 
 
 @dataclass(frozen=True)
+class Rate(Usual):
+    """A usual range of learning rates, and the one taken when a recipe names none."""
+
+    default: float
+
+
+@dataclass(frozen=True)
 class SizeClass:
     """Learning rates and entropy bonus that suit models of up to ``parameters`` weights."""
 
     name: str
     parameters: float
-    rates: dict[Stage, Usual]
+    rates: dict[Stage, Rate]
     entropy: Usual
 
 
@@ -46,47 +52,47 @@ SIZES = (
         "tiny models",
         10e6,
         {
-            "sft": Usual(1e-4, 3e-3, 5e-4),
-            "reward": Usual(1e-4, 3e-3, 5e-4),
-            "rl": Usual(3e-5, 5e-4, 3e-4),
+            "sft": Rate(1e-4, 3e-3, 5e-4),
+            "reward": Rate(1e-4, 3e-3, 5e-4),
+            "rl": Rate(3e-5, 5e-4, 3e-4),
         },
-        Usual(0.0, 0.05, 0.01),
+        Usual(0.0, 0.05),
     ),
     SizeClass(
         "models below 0.5B",
         0.5e9,
         {
-            "sft": Usual(1e-5, 1e-3, 1e-4),
-            "reward": Usual(5e-6, 5e-4, 5e-5),
-            "rl": Usual(1e-6, 3e-4, 1e-5),
+            "sft": Rate(1e-5, 1e-3, 1e-4),
+            "reward": Rate(5e-6, 5e-4, 5e-5),
+            "rl": Rate(1e-6, 3e-4, 1e-5),
         },
-        Usual(0.0, 0.05, 0.01),
+        Usual(0.0, 0.05),
     ),
     SizeClass(
         "models of 0.5B to 3B",
         3e9,
         {
-            "sft": Usual(5e-6, 1e-4, 2e-5),
-            "reward": Usual(2e-6, 5e-5, 1e-5),
-            "rl": Usual(1e-6, 1e-5, 2e-6),
+            "sft": Rate(5e-6, 1e-4, 2e-5),
+            "reward": Rate(2e-6, 5e-5, 1e-5),
+            "rl": Rate(1e-6, 1e-5, 2e-6),
         },
-        Usual(0.01, 0.05, 0.01),
+        Usual(0.01, 0.05),
     ),
     SizeClass(
         "7B-class models",
         float("inf"),
         {
-            "sft": Usual(5e-6, 5e-5, 2e-5),
-            "reward": Usual(2e-6, 2e-5, 1e-5),
-            "rl": Usual(1e-6, 5e-6, 1e-6),
+            "sft": Rate(5e-6, 5e-5, 2e-5),
+            "reward": Rate(2e-6, 2e-5, 1e-5),
+            "rl": Rate(1e-6, 5e-6, 1e-6),
         },
-        Usual(0.01, 0.05, 0.01),
+        Usual(0.01, 0.05),
     ),
 )
 
-CLIP_RANGE = Usual(0.1, 0.2, 0.2)
-GAE_LAMBDA = Usual(0.9, 0.99, 0.95)
-KL_COEF = Usual(0.01, 0.1, 0.05)
+CLIP_RANGE = Usual(0.1, 0.2)
+GAE_LAMBDA = Usual(0.9, 0.99)
+KL_COEF = Usual(0.01, 0.1)
 # A pretrained model forgets when RL's rate comes near SFT's (F21).
 _MOST_RL_OF_SFT = 0.1
 
@@ -114,12 +120,15 @@ def learning_rates(recipe: Recipe, parameters: int) -> dict[Stage, float]:
     }
 
 
-def advice(recipe: Recipe, parameters: int) -> list[str]:
+def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[str]:
     """One line for each value outside its usual range; empty when all is usual.
 
-    ``parameters`` counts the actor's weights.
+    ``parameters`` counts the weights of the model that is trained; ``stage`` keeps the lines about
+    that stage's section of the recipe, each of which belongs to one stage.
     """
     size, ppo = size_class(parameters), recipe.rl.ppo
+    # The bonus may fall to nothing in the end, at any size.
+    final = Usual(0.0, size.entropy.high)
     rates = learning_rates(recipe, parameters)
     checks = [
         ("sft.learning_rate", rates["sft"], size.rates["sft"], "the validation loss for a rise"),
@@ -129,9 +138,11 @@ def advice(recipe: Recipe, parameters: int) -> list[str]:
         ("rl.ppo.gae_lambda", ppo.gae_lambda, GAE_LAMBDA, "critic/explained_variance"),
         ("rl.ppo.kl_coef", ppo.kl_coef, KL_COEF, "actor/kl and episode/success together"),
         ("rl.ppo.entropy_coef", ppo.entropy_coef, size.entropy, "actor/entropy for a collapse"),
+        ("rl.ppo.entropy_coef_final", ppo.entropy_coef_final, final, "actor/entropy for a rise"),
     ]
     lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
-    return lines + _relations(recipe, rates, size)
+    lines += _relations(recipe, rates, size)
+    return [line for line in lines if stage is None or line.startswith(f"{stage}.")]
 
 
 def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:

@@ -62,12 +62,15 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     cannot work, RunError when the actor's play gives no preferences or training fails. A dry run
     checks what needs no play, and writes nothing.
     """
+    from stages.common.trl_trainer import check_trackers
+
     started = time.perf_counter()
     sft = _sft_parent(recipe, request)
     folder = RunFolder.open(request, "reward")
     set_threads(recipe.threads)
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
+        check_trackers(recipe.tracking.report_to)
         if request.dry_run and recipe.reward.data is None:
             _load_tokenizer(recipe, sft)
             return {}
@@ -191,9 +194,8 @@ def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
     seed_everything(derived_seed(recipe.seed, HEAD))
     model = new_reward_model(prepared.base, dtype=weights, frozen=recipe.model.frozen)
     check_vocabulary(model, prepared.tokenizer, prepared.base)
-    for line in advice(recipe, count_parameters(model)):
-        if line.startswith("reward."):
-            warn(line)
+    for line in advice(recipe, count_parameters(model), "reward"):
+        warn(line)
     return model
 
 
@@ -265,7 +267,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
         learning_rate=rate,
         lr_scheduler_type="linear",
         logging_steps=min(LOG_EVERY, steps),
-        save_steps=max(steps // 4, 1),
+        save_steps=section.checkpoint_every or max(steps // 4, 1),
         bf16=autocast,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",

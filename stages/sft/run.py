@@ -37,12 +37,15 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     Raises HandoffError for a finished folder, UsageError for a recipe or data that cannot work,
     RunError when training itself fails. A dry run checks all of it and writes nothing.
     """
+    from stages.common.trl_trainer import check_trackers
+
     started = time.perf_counter()
     folder = RunFolder.open(request, "sft")
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
+        check_trackers(recipe.tracking.report_to)
         model, tokenizer, autocast = _load(recipe)
         examples, source = gather(recipe, tokenizer)
         rows = _rows(recipe, tokenizer, model, examples)
@@ -144,7 +147,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         warmup_steps=round(section.warmup_fraction * section.steps),
         lr_scheduler_type="linear",
         logging_steps=min(LOG_EVERY, section.steps),
-        save_steps=max(section.steps // 4, 1),
+        save_steps=section.checkpoint_every or max(section.steps // 4, 1),
         bf16=autocast,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
@@ -179,9 +182,8 @@ def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
     tokenizer = load_tokenizer(section.actor, section.chat_template)
     weights, autocast = precision(section.dtype)
     model = load_actor(section.actor, dtype=weights, frozen=section.frozen, tokenizer=tokenizer)
-    for line in advice(recipe, count_parameters(model)):
-        if line.startswith("sft."):
-            warn(line)
+    for line in advice(recipe, count_parameters(model), "sft"):
+        warn(line)
     return model, tokenizer, autocast
 
 

@@ -16,6 +16,9 @@ from aacli.app import app
 from stages import pipeline
 from stages.common.manifest import build_manifest
 from stages.common.run_folder import write_json
+from stages.interaction.generation import Generation
+from stages.interaction.player import LoadedActor
+from stages.interaction.states import StateOptions
 from tests.tiny_models import tiny_llama
 
 PROMISED = {
@@ -99,6 +102,36 @@ def test_eval_for_people_is_a_table(place, actor, aac):
     assert "success per kind and group of tasks" in result.stdout
 
 
+def test_quiet_leaves_the_results(place, actor, aac):
+    tables = aac("eval", "tiny.yaml", "--actor", actor, "--episodes", 2, "-q")
+    assert "repeated calls" in tables.stdout and "success per kind" in tables.stdout
+    checks = aac("env", "check", "tiny.yaml", "-q")
+    assert checks.exit_code == 0 and "gold hidden" in checks.stdout
+    verdict = aac("chat", "tiny.yaml", "--actor", actor, "--task", 1, "-q").stdout
+    assert verdict.startswith("no answer within 6 turns\nwrong; expected: ")
+    silent = aac("eval", "tiny.yaml", "--actor", actor, "--episodes", 2, "-q", "--json")
+    assert one_object(silent)["episodes"] == 2 and silent.stderr == ""
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_chat_answers_one_question_and_leaves(place, actor, shop, aac, monkeypatch, quiet):
+    reply = Generation(text='{"name": "answer", "arguments": {"value": 12}}')
+
+    class Sure:
+        def generate(self, requests: Any, *, greedy: bool = False) -> list[Generation]:
+            return [reply for _ in requests]
+
+    sure = LoadedActor(Sure(), count_tokens=len, state=StateOptions())
+    monkeypatch.setattr("stages.evaluation.chat.player", lambda recipe, folder: sure)
+    words = ("--database", shop, "--question", "how many teas?", *(["-q"] if quiet else []))
+    result = aac("chat", "tiny.yaml", "--actor", actor, *words)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "answer: 12"
+    assert ("The agent works in" in result.stdout) is not quiet
+    rows = one_object(aac("chat", "tiny.yaml", "--actor", actor, *words, "--json"))
+    assert [(row["question"], row["answer"]) for row in rows] == [("how many teas?", "12")]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -136,6 +169,17 @@ def test_collect_writes_rows_and_says_where(place, actor, aac):
     # A random actor is never right, so that there is nothing to prefer.
     assert pairs.exit_code == 2
     assert "4 episodes gave no preferences" in pairs.stderr
+
+
+def test_collect_replaces_a_chosen_file_when_told_to(place, aac):
+    chosen = place / "own" / "rows.jsonl"
+    words = ("collect", "demonstrations", "tiny.yaml", "--output", chosen)
+    assert one_object(aac(*words, "--json"))["output"] == str(chosen)
+    written = chosen.read_text()
+    assert len(written.splitlines()) == 6 and not (place / "runs").exists()
+    chosen.write_text("old")
+    assert aac(*words).exit_code == 2 and chosen.read_text() == "old"
+    assert aac(*words, "--overwrite").exit_code == 0 and chosen.read_text() == written
 
 
 def test_env_check_by_name_and_by_recipe(place, aac):
@@ -202,6 +246,8 @@ def test_run_ends_with_tables_and_what_to_type_next(place, actor, aac, monkeypat
     for command in ("chat", "eval"):
         assert f"aac {command} tiny.yaml --actor runs/tiny/rl" in result.stdout
     assert "sft.data=dialogues.jsonl" in result.stdout
+    quiet = aac("run", "tiny.yaml", "--quiet").stdout
+    assert "success on 4 held-out tasks" in quiet and "next:" not in quiet
     again = one_object(aac("run", "tiny.yaml", "--json"))
     assert again == json.loads(Path("runs/tiny/summary.json").read_text())
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -60,6 +61,11 @@ def test_stage_commands_have_the_common_options():
     for name in ("sft", "train-reward", "rl", "run"):
         options = {o for parameter in ALL[(name,)].params for o in parameter.opts}
         assert common | {"--json", "--debug"} <= options
+
+
+def test_version_is_the_installed_packages():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, metadata.version("aac") + "\n")
 
 
 def test_no_arguments_show_the_help():

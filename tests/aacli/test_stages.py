@@ -28,7 +28,13 @@ def test_flags_reach_the_request(here, aac, stages):
     assert request.output_dir == Path("out/sft")
     assert (request.overwrite, request.resume) == (True, "never")
     assert request.dry_run and request.quiet
-    assert result.stdout == ""
+    assert result.stdout == "sft: everything is in order; a dry run trains and writes nothing.\n"
+
+
+def test_quiet_leaves_a_stages_figures_and_its_folder(here, aac, stages):
+    out = aac("sft", "demo.yaml", "--quiet").stdout
+    assert out == "sft: done; loss 0.5, seconds 2\nsft: runs/demo/sft\n"
+    assert aac("run", "demo.yaml", "--quiet").stdout == ""  # the tables are the pipeline's
 
 
 def test_dry_run_says_so_and_suggests_nothing(here, aac, stages):
@@ -68,6 +74,15 @@ def test_rl_without_reward_model_says_so_in_the_recipe(here, aac, stages):
     assert aac("rl", "demo.yaml", "--no-reward").exit_code == 0
     ((_, recipe, _),) = stages.calls
     assert recipe.rl.rewards.reward_model == 0
+
+
+def test_rl_takes_the_reward_model_it_is_given(here, aac, stages):
+    for folder in ("runs/demo/reward", "mine"):
+        (here / folder).mkdir(parents=True)
+    assert aac("rl", "demo.yaml", "--reward", "mine").exit_code == 0
+    assert stages.request.parents["reward"] == Path("mine")
+    result = aac("rl", "demo.yaml", "--reward", "nowhere")
+    assert result.exit_code == 2 and "nowhere does not exist" in result.stderr
 
 
 def test_reward_flag_and_no_reward_exclude_each_other(here, aac, stages):

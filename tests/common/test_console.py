@@ -22,6 +22,20 @@ def test_say_prints_to_stdout_and_is_silent_when_quiet(capsys):
     assert captured.out == "" and captured.err == "careful\n"
 
 
+def test_results_are_shown_when_quiet_and_leave_json_alone(capsys):
+    console.configure(quiet=True)
+    console.show("the [answer]")
+    assert capsys.readouterr().out == "the [answer]\n"
+    console.configure(json=True)
+    console.show("the answer")
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == "the answer\n"
+    console.configure(quiet=True, json=True)
+    console.show("the answer")
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
 def test_json_keeps_standard_output_for_the_object(capsys):
     console.configure(json=True)
     console.say("hello")

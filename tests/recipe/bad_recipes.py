@@ -157,6 +157,31 @@ CASES = (
         "name: d\nmodel: {actor: b}\nenvironment: {name: sql, templates: [cuont]}",
         ("environment is not allowed", "cuont", "known: count_filter"),
     ),
+    Bad(
+        "misspelt reward component",
+        GOOD + "rl: {rewards: {weights: {sucess: 5}}}",
+        (
+            "rl.rewards.weights is not allowed: sucess = 5",
+            "expected one of success, sub_goal",
+            "did you mean success",
+        ),
+    ),
+    Bad(
+        "reward component near nothing",
+        GOOD,
+        ("--set rl.rewards.weights.zzz=1", "zzz = 1", "expected one of success, sub_goal"),
+        ("rl.rewards.weights.zzz=1",),
+    ),
+    Bad(
+        "success that pays nothing",
+        GOOD + "rl: {rewards: {weights: {success: 0}}}",
+        ("rl.rewards.weights is not allowed: success = 0", "a number above 0"),
+    ),
+    Bad(
+        "negative seed of the evaluation",
+        GOOD + "evaluation: {seed: -1}",
+        ("evaluation.seed = -1", "a whole number of at least 0"),
+    ),
     # missing file
     Bad("no such recipe", None, ("does not exist",)),
     Bad(

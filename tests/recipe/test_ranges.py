@@ -36,7 +36,7 @@ def test_defaults_are_usual_at_every_size(recipe_with, parameters):
     assert advice(recipe_with(), parameters) == []
 
 
-def test_7b_class_follows_the_table_of_the_mission():
+def test_7b_class_has_the_rates_of_the_field():
     assert default_learning_rate("sft", LARGE) == 2e-5
     rl = size_class(LARGE).rates["rl"]
     assert (rl.low, rl.high) == (1e-6, 5e-6)
@@ -66,6 +66,11 @@ def test_rates_fall_with_size():
             TINY,
             ("entropy_coef_final = 0.04", "usually the bonus"),
         ),
+        (
+            "rl.ppo.entropy_coef_final=0.2",
+            LARGE,
+            ("rl.ppo.entropy_coef_final = 0.2", "0 to 0.05", "7B-class"),
+        ),
     ],
 )
 def test_unusual_value_gets_one_line(recipe_with, override, parameters, words):
@@ -78,6 +83,20 @@ def test_rl_rate_near_sfts_is_named_for_pretrained_models_only(recipe_with):
     recipe = recipe_with("sft.learning_rate=1e-5", "rl.actor.learning_rate=5e-6")
     assert any("more than a tenth" in line for line in advice(recipe, LARGE))
     assert not any("more than a tenth" in line for line in advice(recipe, TINY))
+
+
+def test_each_line_belongs_to_one_stage(recipe_with):
+    recipe = recipe_with(
+        "sft.learning_rate=1", "reward.learning_rate=1", "rl.ppo.kl_coef=1", "rl.ppo.clip_range=1"
+    )
+    everything = advice(recipe, TINY)
+    by_stage = {stage: advice(recipe, TINY, stage) for stage in ("sft", "reward", "rl")}
+    assert {stage: len(lines) for stage, lines in by_stage.items()} == {
+        "sft": 1,
+        "reward": 1,
+        "rl": 2,
+    }
+    assert [line for lines in by_stage.values() for line in lines] == everything
 
 
 def test_given_rates_win_over_defaults(recipe_with):

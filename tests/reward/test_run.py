@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
+from transformers.integrations import integration_utils
 
 from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, RunError, UsageError
@@ -152,10 +153,17 @@ def test_an_untrained_actor_plays_for_real(sft: Path, tmp_path: Path) -> None:
         run(section, ask(sft, tmp_path / "r"))
 
 
+# Of nine steps a quarter is two.
+@pytest.mark.parametrize(("every", "kept"), [(0, "checkpoint-4"), (3, "checkpoint-3")])
 def test_same_seed_same_scores_and_resume_is_exact(
-    sft: Path, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sft: Path,
+    preferences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    kept: str,
 ) -> None:
-    section = recipe(sft, data=preferences, epochs=2)
+    section = recipe(sft, data=preferences, epochs=2, checkpoint_every=every)
     run(section, ask(sft, tmp_path / "whole"))
 
     from stages.common import trl_trainer
@@ -171,10 +179,20 @@ def test_same_seed_same_scores_and_resume_is_exact(
     with pytest.raises(KeyboardInterrupt):
         run(section, ask(sft, tmp_path / "cut"))
     monkeypatch.undo()
-    assert [p.name for p in (tmp_path / "cut/checkpoints").glob("checkpoint-*")] == ["checkpoint-4"]
+    assert [p.name for p in (tmp_path / "cut/checkpoints").glob("checkpoint-*")] == [kept]
     run(section, ask(sft, tmp_path / "cut"))
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_accumulation_equals_large_batches(sft: Path, preferences: Path, tmp_path: Path) -> None:
+    for name, size, pieces in (("a", 4, 1), ("b", 2, 2), ("c", 2, 1)):
+        section = recipe(sft, data=preferences, batch_size=size, gradient_accumulation=pieces)
+        run(section, ask(sft, tmp_path / name))
+    one, two, other = (weights(tmp_path / name) for name in "abc")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+    assert not all(torch.allclose(one[n], other[n], rtol=1e-4, atol=1e-5) for n in one)
 
 
 def test_parents_are_proved_before_anything_else(
@@ -190,6 +208,17 @@ def test_parents_are_proved_before_anything_else(
     assert verify_parent(tmp_path / "r", "reward").parents == {}
     with pytest.raises(HandoffError, match="already holds a finished run"):
         run(other, RunRequest(tmp_path / "r"))
+
+
+def test_a_tracker_that_is_not_there_is_refused(
+    sft: Path, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: False)
+    content = recipe(sft, data=preferences).model_dump()
+    section = Recipe.model_validate(content | {"tracking": {"report_to": ["tensorboard"]}})
+    with pytest.raises(UsageError, match="'tensorboard', but its Python package is not installed"):
+        run(section, ask(sft, tmp_path / "r"))
+    assert not (tmp_path / "r").exists()
 
 
 def test_dry_run_checks_the_data_and_writes_nothing(sft: Path, tmp_path: Path) -> None:

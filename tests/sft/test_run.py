@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.integrations import integration_utils
 
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import verify_parent
@@ -131,25 +134,32 @@ def test_half_precision_weights_are_kept_as_asked(
     assert kinds == {torch.bfloat16}
 
 
-def test_killed_and_resumed_equals_uninterrupted(
-    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    section = recipe(llama, data=dialogues, steps=8)
-    run(section, RunRequest(tmp_path / "whole"))
-
+@contextmanager
+def cut_after(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """The person interrupts training once this step is done."""
     from stages.common import trl_trainer
 
     real = trl_trainer.RunLog.on_step_end
 
     def killed(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         real(self, args, state, control, **kwargs)
-        if state.global_step == 7:
+        if state.global_step == step:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(trl_trainer.RunLog, "on_step_end", killed)
     with pytest.raises(KeyboardInterrupt):
-        run(section, RunRequest(tmp_path / "cut"))
+        yield
     monkeypatch.undo()
+
+
+def test_killed_and_resumed_equals_uninterrupted(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = recipe(llama, data=dialogues, steps=8)
+    run(section, RunRequest(tmp_path / "whole"))
+
+    with cut_after(monkeypatch, 7):
+        run(section, RunRequest(tmp_path / "cut"))
     kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
     assert kept == ["checkpoint-6"] and not (tmp_path / "cut" / "manifest.json").exists()
     run(section, RunRequest(tmp_path / "cut"))
@@ -160,6 +170,21 @@ def test_killed_and_resumed_equals_uninterrupted(
         for line in (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
     ]
     assert steps == sorted(steps) and steps.count(8) == 2  # the last loss, and the validation
+
+
+def test_checkpoints_come_as_often_as_asked(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of eight steps would leave checkpoint-4."""
+    section = recipe(llama, data=dialogues, steps=8, checkpoint_every=3)
+    run(section, RunRequest(tmp_path / "whole"))
+    with cut_after(monkeypatch, 5):
+        run(section, RunRequest(tmp_path / "cut"))
+    kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
+    assert kept == ["checkpoint-3"]
+    assert run(section, RunRequest(tmp_path / "cut"))["steps"] == 8
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Path) -> None:
@@ -205,6 +230,53 @@ def test_mistakes_are_usage_errors(
     with pytest.raises(UsageError, match=message):
         run(Recipe.model_validate(content), RunRequest(tmp_path / "out"))
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_warm_up_is_a_share_of_the_steps(llama: Path, dialogues: Path, tmp_path: Path) -> None:
+    often = {"logging_steps": 1}
+    for name, share, expected in (("none", 0.0, [8, 6, 4, 2]), ("half", 0.5, [0, 4, 8, 4])):
+        section = recipe(
+            llama, data=dialogues, warmup_fraction=share, learning_rate=8e-4, trainer=often
+        )
+        run(section, RunRequest(tmp_path / name))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        rates = [row["sft/learning_rate"] for row in map(json.loads, lines) if "sft/loss" in row]
+        assert rates == pytest.approx([1e-4 * rate for rate in expected])
+
+
+def tracked(report_to: list[str], section: Recipe) -> Recipe:
+    return Recipe.model_validate(section.model_dump() | {"tracking": {"report_to": report_to}})
+
+
+def test_a_tracker_is_told_the_losses(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+
+    class Tracker(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            assert args.report_to == ["wandb"]
+            told.extend(value for name, value in kwargs["logs"].items() if name == "loss")
+
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Tracker)
+    here = "get_available_reporting_integrations"
+    monkeypatch.setattr(integration_utils, here, lambda: ["wandb"])
+    section = tracked(["wandb"], recipe(llama, data=dialogues))
+    summary = run(section, RunRequest(tmp_path / "out"))
+    assert told[-1] == pytest.approx(summary["loss"], abs=1e-3)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_tracker_that_is_not_there_is_refused(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: False)
+    request = RunRequest(tmp_path / "out", dry_run=dry_run)
+    with pytest.raises(UsageError, match="'tensorboard', but its Python package is not installed"):
+        run(tracked(["tensorboard"], recipe(llama, data=dialogues)), request)
+    with pytest.raises(UsageError, match="'tensorbord', expected .* did you mean tensorboard"):
+        run(tracked(["tensorbord"], recipe(llama, data=dialogues)), request)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_rate_outside_the_usual_range_is_told(
