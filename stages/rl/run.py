@@ -57,8 +57,10 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
+    from stages.common.trl_trainer import check_trackers
     from stages.rl.session import Session
 
+    check_trackers(recipe.tracking.report_to)
     return Session(recipe, folder, parents.sft, parents.reward)
 
 

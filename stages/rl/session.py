@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import progress, say
+from stages.common.console import progress, say, warn
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters, save_folder
@@ -46,8 +46,8 @@ class Session:
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
-        for line in advice(recipe, count_parameters(self.trainer.actor)):
-            say(line)
+        for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
+            warn(line)
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint; metrics and evaluations are cut back to it."""

@@ -21,6 +21,17 @@ def same(answer: Any, gold: Sequence[Any]) -> bool:
     return _match(_items(answer), list(gold))
 
 
+def near(a: Any, b: Any) -> bool:
+    """Whether two values are the same, or numbers within the tolerance though whole.
+
+    A question whose wrong answer lies that near is no good question.
+    """
+    x, y = _number(a), _number(b)
+    if x is None or y is None:
+        return same_value(a, b)
+    return math.isclose(x, y, rel_tol=RELATIVE_TOLERANCE, abs_tol=1e-9) or same_value(a, b)
+
+
 def same_value(a: Any, b: Any) -> bool:
     """Whether two values are the same fact: 12, "12", "12.0" are, and so are "Rome", " rome".
 
