@@ -347,27 +347,108 @@ def test_dry_run_checks_and_writes_nothing(lab: Lab, tmp_path: Path) -> None:
     assert not (tmp_path / "rl").exists()
 
 
-def test_an_unknown_trl_argument_is_named(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"rl\.trainer"):
-        lab.rl(tmp_path / "rl", trainer={"no_such_argument": 1})
+@pytest.mark.parametrize(
+    "trainer", [{"no_such_argument": 1}, {"vf_coef": 0.5}, {"gradient_accumulation_steps": 8}]
+)
+def test_trl_arguments_that_would_change_nothing_are_refused(
+    lab: Lab, tmp_path: Path, trainer: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=r"rl\.trainer has"):
+        lab.rl(tmp_path / "rl", trainer=trainer)
+    assert not (tmp_path / "rl").exists()
 
 
-def test_environment_faults_end_the_run_only_when_nothing_is_left(
+def test_a_trl_argument_that_acts(lab: Lab, plain: torch.Tensor, tmp_path: Path) -> None:
+    lab.rl(tmp_path / "rl", iterations=3, trainer={"weight_decay": 0.5})
+    assert not torch.equal(weights(tmp_path / "rl"), plain)
+
+
+def test_a_constant_rate(lab: Lab, plain: torch.Tensor, tmp_path: Path) -> None:
+    lab.rl(tmp_path / "rl", iterations=3, actor={"final_rate_fraction": 1.0})
+    assert not torch.equal(weights(tmp_path / "rl"), plain)
+
+
+def test_without_a_cadence_it_evaluates_once_at_the_end(lab: Lab, tmp_path: Path) -> None:
+    rows = lab.rl(tmp_path / "rl", evaluate_every=0)
+    assert ["evaluation/success" in row for row in rows] == [False, True]
+
+
+def test_a_rehearsal_finds_what_would_fail_later(lab: Lab, tmp_path: Path) -> None:
+    recipe = lab.recipe(rl={"critic": {"trunk": str(tmp_path / "nothing")}})
+    with pytest.raises(UsageError, match=r"rl\.critic\.trunk"):
+        run(recipe, lab.request(tmp_path / "rl", dry_run=True))
+
+
+def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``tracking.report_to`` installs hears every figure, under the same names."""
+    from transformers import TrainerCallback
+
+    from stages.rl.trl_adapter import TrlPPOSetup
+
+    heard: list[tuple[int, set[str]]] = []
+
+    class Tracker(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            heard.append((state.global_step, set(logs)))
+
+    real = TrlPPOSetup.__init__
+
+    def with_tracker(self: Any, config: Any, **parts: Any) -> None:
+        real(self, config, **(parts | {"callbacks": [Tracker()]}))
+
+    monkeypatch.setattr(TrlPPOSetup, "__init__", with_tracker)
+    rows = lab.rl(tmp_path / "rl")
+    assert [step for step, _ in heard] == [1, 2]
+    assert heard[-1][1] == set(rows[-1]) - {"step"}
+
+
+def interrupted(lab: Lab, out: Path, monkeypatch: pytest.MonkeyPatch, **rl: Any) -> None:
+    """A run that ends by Ctrl-C in its second iteration, after the first checkpoint."""
+    from stages.rl import assembly
+
+    real = assembly.Player.collect
+
+    def killed(self: Any, iteration: int, version: int) -> Any:
+        if iteration == 1:
+            raise KeyboardInterrupt
+        return real(self, iteration, version)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(assembly.Player, "collect", killed)
+        lab.rl(out, **({"checkpoint_every": 1} | rl))
+
+
+def test_a_checkpoint_of_another_recipe_or_run_is_refused(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stages.interaction.environments.sql.environment import SqlEnvironment
+    interrupted(lab, tmp_path / "rl", monkeypatch)
+    with pytest.raises(UsageError, match="another recipe"):
+        lab.rl(tmp_path / "rl", checkpoint_every=1, actor={"learning_rate": 1e-4})
+    saved = tmp_path / "rl/checkpoints/checkpoint-1"
+    recipe = lab.recipe(rl={"checkpoint_every": 1})
+    with pytest.raises(UsageError, match="another run"):
+        run(recipe, lab.request(tmp_path / "elsewhere", resume=str(saved)))
+    with pytest.raises(UsageError, match="give one of them"):
+        run(recipe, lab.request(tmp_path / "rl", resume=str(saved), overwrite=True))
+    assert saved.is_dir() and not (tmp_path / "elsewhere").exists()
+    assert [r["step"] for r in lab.rl(tmp_path / "rl", checkpoint_every=1)] == [1, 2]
 
-    real, calls = SqlEnvironment.step, []
 
-    def faulty(self: Any, action: Any) -> Any:
-        calls.append(1)
-        if len(calls) % 5 == 0:
-            raise OSError("disk gone")
-        return real(self, action)
+def test_the_best_weights_outlive_a_kill(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"evaluate_every": 1, "keep": "best"}
+    lab.rl(tmp_path / "whole", checkpoint_every=1, **options)
+    interrupted(lab, tmp_path / "cut", monkeypatch, **options)
+    shutil.rmtree(tmp_path / "cut/best")  # whatever was written after the checkpoint
+    lab.rl(tmp_path / "cut", checkpoint_every=1, **options)
+    assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
-    monkeypatch.setattr(SqlEnvironment, "step", faulty)
-    rows = lab.rl(tmp_path / "some", iterations=1, episodes=8)
-    assert rows[0]["episode/dropped"] > 0 and rows[0]["reward/success"] == 0
-    monkeypatch.setattr(SqlEnvironment, "step", lambda self, action: 1 / 0)
-    with pytest.raises(RunError, match="ZeroDivisionError"):
-        lab.rl(tmp_path / "none", iterations=1)
+
+def test_a_fresh_start_after_a_kill_without_checkpoint_repeats_nothing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(lab, tmp_path / "rl", monkeypatch, evaluate_every=1, checkpoint_every=0)
+    lab.rl(tmp_path / "rl", evaluate_every=1)
+    lines = (tmp_path / "rl/evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
