@@ -452,3 +452,24 @@ def test_a_fresh_start_after_a_kill_without_checkpoint_repeats_nothing(
     lab.rl(tmp_path / "rl", evaluate_every=1)
     lines = (tmp_path / "rl/evaluations.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_environment_faults_end_the_run_only_when_nothing_is_left(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stages.interaction.environments.sql.environment import SqlEnvironment
+
+    real, calls = SqlEnvironment.step, []
+
+    def faulty(self: Any, action: Any) -> Any:
+        calls.append(1)
+        if len(calls) % 5 == 0:
+            raise OSError("disk gone")
+        return real(self, action)
+
+    monkeypatch.setattr(SqlEnvironment, "step", faulty)
+    rows = lab.rl(tmp_path / "some", iterations=1, episodes=8)
+    assert rows[0]["episode/dropped"] > 0 and rows[0]["reward/success"] == 0
+    monkeypatch.setattr(SqlEnvironment, "step", lambda self, action: 1 / 0)
+    with pytest.raises(RunError, match="ZeroDivisionError"):
+        lab.rl(tmp_path / "none", iterations=1)
