@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -29,7 +30,11 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not in
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
+    # The tests may themselves have been started by make, whose flags must not be inherited.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
 
 def test_every_dependency_is_pinned():
