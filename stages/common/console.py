@@ -67,11 +67,6 @@ def configure(*, quiet: bool = False, json: bool = False) -> None:
     _settings.quiet, _settings.json = quiet, json
 
 
-def is_quiet() -> bool:
-    """Whether the person asked for silence."""
-    return _settings.quiet
-
-
 def say(text: Any) -> None:
     """Show a line on how things go. Silent under ``--quiet``."""
     if not _settings.quiet:

@@ -124,10 +124,6 @@ class Trajectory:
         """The same episode with other turns (scores added, rewards relabelled)."""
         return replace(self, turns=tuple(turns))
 
-    def checklist_before(self, t: int) -> tuple[ChecklistItem, ...]:
-        """The checklist as it stood before action t."""
-        return self.initial_checklist if t == 0 else self.turns[t - 1].checklist
-
     def privileged_before(self, t: int) -> Mapping[str, Any]:
         """Privileged facts that belong to the critic's view c_t (t may equal len(turns))."""
         return self.initial_privileged if t == 0 else self.turns[t - 1].privileged

@@ -54,13 +54,6 @@ def gae(
     return advantages, returns
 
 
-def reviews(
-    rewards: Tensor, values: Tensor, mask: Tensor, *, bootstrap: Tensor, discount: float
-) -> Tensor:
-    """The critic's review of each finished turn: r_t + γ·V(c_{t+1}) − V(c_t). Shapes as ``gae``."""
-    return gae(rewards, values, mask, bootstrap=bootstrap, discount=discount, gae_lambda=0.0)[0]
-
-
 def leave_one_out(returns: Tensor, mask: Tensor) -> Tensor:
     """Baseline without a critic: mean return-to-go of the *other* episodes still alive at turn t.
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
-from stages.rl.advantages import gae, leave_one_out, reviews, whiten
+from stages.rl.advantages import gae, leave_one_out, whiten
 from stages.rl.critic.learner import CriticLearner, Target
 from stages.rl.pool import ExperiencePool
 
@@ -92,21 +92,9 @@ class LearnedBaseline:
     def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
         """GAE(γ, λ) over turns, and the review of every finished turn."""
         now = self.critic.padded(episodes, self.critic.values(episodes))
-        advantages, _ = gae(
-            now.rewards,
-            now.values,
-            now.mask,
-            bootstrap=now.bootstrap,
-            discount=self.cadence.discount,
-            gae_lambda=self.cadence.gae_lambda,
-        )
-        reviewed = reviews(
-            now.rewards,
-            now.values,
-            now.mask,
-            bootstrap=now.bootstrap,
-            discount=self.cadence.discount,
-        )
+        discount = self.cadence.discount
+        advantages, _ = now.gae(discount=discount, gae_lambda=self.cadence.gae_lambda)
+        reviewed, _ = now.gae(discount=discount, gae_lambda=0.0)
         return Judgement(advantages, now.values, reviewed, now.mask)
 
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:

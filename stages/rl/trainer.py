@@ -56,24 +56,9 @@ class Progress:
 class AsymmetricPPOTrainer(TrlPPOSetup):
     """TRL's PPO set-up with a multi-turn loop and a critic that lives apart."""
 
-    def __init__(
-        self,
-        config: AsymmetricPPOConfig,
-        *,
-        actor: Any,
-        reference: Any | None,
-        reward_model: Any | None,
-        tokenizer: Any,
-        **setup: Any,
-    ) -> None:
-        super().__init__(
-            config,
-            actor=actor,
-            reference=reference,
-            reward_model=reward_model,
-            tokenizer=tokenizer,
-            **setup,
-        )
+    def __init__(self, config: AsymmetricPPOConfig, **setup: Any) -> None:
+        """``setup``: see ``TrlPPOSetup``."""
+        super().__init__(config, **setup)
         self.progress = Progress()
         self.clock = Clock()
 

@@ -75,7 +75,6 @@ class TrlPPOSetup(PPOTrainer):
         reference: Any | None,
         reward_model: nn.Module | None,
         tokenizer: Any,
-        peft_config: Any | None = None,
         callbacks: Sequence[Any] = (),
     ) -> None:
         stop = getattr(actor.generation_config, "eos_token_id", None)
@@ -92,7 +91,6 @@ class TrlPPOSetup(PPOTrainer):
                 eval_dataset=_inert_dataset(config),
                 value_model=NoValueModel(),
                 callbacks=list(callbacks) or None,
-                peft_config=peft_config,
             )
         self.remove_callback(PrinterCallback)  # metrics.jsonl and the progress bar tell it all
         # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.

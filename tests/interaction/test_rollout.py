@@ -37,7 +37,7 @@ def test_a_finished_episode_is_recorded_whole() -> None:
         {"success": 1.0},
     ]
     assert episode.turns[1].messages[:-2] == episode.turns[0].messages
-    assert episode.checklist_before(1) == (("look", True), ("answer", False))
+    assert episode.turns[0].checklist == (("look", True), ("answer", False))
     assert episode.privileged_before(0) == {"gold": "red", "turn": 0}
     assert Trajectory.from_json(json.loads(json.dumps(episode.to_json()))) is not None
 
@@ -180,7 +180,7 @@ def test_the_recorder_keeps_the_state_apart_from_what_the_action_caused() -> Non
     assert views[0][:2] == views[1][:2]
     assert views[0][2] != views[1][2]
     assert one.privileged_before(1) == other.privileged_before(1)
-    assert one.checklist_before(1) == other.checklist_before(1)
+    assert one.turns[0].checklist == other.turns[0].checklist
 
 
 def test_the_expert_plays_through_the_same_rollout() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.rl.advantages import explained_variance, gae, leave_one_out, reviews, whiten
+from stages.rl.advantages import explained_variance, gae, leave_one_out, whiten
 
 
 def gae_by_definition(rewards, values, bootstrap, discount, lam):
@@ -99,7 +99,7 @@ def test_padding_and_order_change_nothing():
 def test_limits_of_lambda():
     rewards, values, mask, bootstrap = random_rows(3)
     one, returns = gae(rewards, values, mask, bootstrap=bootstrap, discount=0.9, gae_lambda=1.0)
-    zero = reviews(rewards, values, mask, bootstrap=bootstrap, discount=0.9)
+    zero, _ = gae(rewards, values, mask, bootstrap=bootstrap, discount=0.9, gae_lambda=0.0)
     for i, row in enumerate(mask):
         n = int(row.sum())
         for t in range(n):

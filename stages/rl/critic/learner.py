@@ -51,6 +51,17 @@ class Padded:
     mask: Tensor
     bootstrap: Tensor
 
+    def gae(self, *, discount: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
+        """Advantages and returns, (B, N); see ``advantages.gae``."""
+        return gae(
+            self.rewards,
+            self.values,
+            self.mask,
+            bootstrap=self.bootstrap,
+            discount=discount,
+            gae_lambda=gae_lambda,
+        )
+
 
 class CriticLearner:
     """V(c_t) with a slow target network.
@@ -102,27 +113,14 @@ class CriticLearner:
         td_lambda: λ-returns; monte_carlo: λ=1. Truncated episodes bootstrap in both.
         """
         slow = self.padded(episodes, slow_values)
-        _, returns = gae(
-            slow.rewards,
-            slow.values,
-            slow.mask,
-            bootstrap=slow.bootstrap,
-            discount=self.plan.discount,
-            gae_lambda=1.0 if kind == "monte_carlo" else self.plan.gae_lambda,
-        )
+        gae_lambda = 1.0 if kind == "monte_carlo" else self.plan.gae_lambda
+        _, returns = slow.gae(discount=self.plan.discount, gae_lambda=gae_lambda)
         return returns, slow.mask
 
     def surprise(self, episodes: Sequence[Trajectory]) -> float:
         """Explained variance of Monte-Carlo returns on episodes it has not been fitted to."""
         now = self.padded(episodes, self.values(episodes))
-        _, returns = gae(
-            now.rewards,
-            now.values,
-            now.mask,
-            bootstrap=now.bootstrap,
-            discount=self.plan.discount,
-            gae_lambda=1.0,
-        )
+        _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
         return explained_variance(now.values, returns, now.mask)
 
     def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
