@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, SUCCESS
@@ -128,17 +128,43 @@ class ActorSection(Section):
     """Longest action in tokens."""
 
 
+VIEW_PARTS = ("history", "state", "checklist", "limits", "privileged")
+VIEWS = {
+    "full": VIEW_PARTS,
+    "symmetric": ("state",),
+    "history": ("history", "limits"),
+    "privileged": ("state", "checklist", "limits", "privileged"),
+}
+"""What one word for a critic's view stands for; ``symmetric`` is what the actor itself is shown,
+``privileged`` leaves the history out."""
+
+
 class ViewSection(Section):
-    """What the critic sees before action t (c_t). Each part can be switched off."""
+    """What the critic sees before action t (c_t), besides the goal. Each part can be switched off;
+    one word stands for the usual sets: full, symmetric, history, privileged."""
 
     history: bool = True
     """Full history: all earlier actions and their results."""
     state: bool = True
-    """The actor's own state (checklist included)."""
+    """The actor's own state."""
+    checklist: bool = True
+    """Goals and what is solved, as the environment lists them to the actor."""
+    limits: bool = True
+    """Turns and tokens left."""
     privileged: bool = True
     """Privileged facts of the environment (gold answer, remaining sub-goals)."""
     max_tokens: int = Field(512, ge=16)
     """Token budget of a text view; the middle of the history is cut first."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_out(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        if given not in VIEWS:
+            near = nearest(given, list(VIEWS))
+            raise ValueError(f"{given}, expected a section or one of {', '.join(VIEWS)}{near}")
+        return {part: part in VIEWS[given] for part in VIEW_PARTS}
 
 
 class WarmUpSection(Section):

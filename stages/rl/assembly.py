@@ -23,7 +23,7 @@ from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
 from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.critic.learner import CriticLearner, FitPlan
-from stages.rl.critic.trunks import build_trunk
+from stages.rl.critic.trunks import build_network
 from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
@@ -118,7 +118,7 @@ def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -
     critic, ppo = recipe.rl.critic, recipe.rl.ppo
     if critic.kind == "none":
         return LeaveOneOutBaseline(rewarding.turn_rewards, discount=ppo.discount)
-    trunk = build_trunk(
+    network = build_network(
         critic.trunk, hidden_size=critic.hidden_size, max_tokens=critic.view.max_tokens
     )
     plan = FitPlan(
@@ -130,8 +130,8 @@ def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -
         gae_lambda=critic.gae_lambda,
         max_grad_norm=critic.max_grad_norm,
     )
-    parts = ViewParts(critic.view.history, critic.view.state, critic.view.privileged)
-    learner = CriticLearner(trunk, plan=plan, parts=parts, turn_rewards=rewarding.turn_rewards)
+    parts = view_parts(recipe)
+    learner = CriticLearner(network, plan=plan, parts=parts, turn_rewards=rewarding.turn_rewards)
     cadence = Cadence(
         seed=recipe.seed,
         discount=ppo.discount,
@@ -142,6 +142,12 @@ def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -
         min_explained_variance=critic.warm_up.min_explained_variance,
     )
     return LearnedBaseline(learner, pool, cadence)
+
+
+def view_parts(recipe: Recipe) -> ViewParts:
+    """What the recipe's critic sees."""
+    shown = recipe.rl.critic.view.model_dump(exclude={"max_tokens"})
+    return ViewParts(**shown, state_tokens=recipe.state.max_tokens)
 
 
 def build_trainer(

@@ -107,7 +107,7 @@ class Session:
         shutil.rmtree(self._best_weights.parent, ignore_errors=True)
         if isinstance(self.baseline, LearnedBaseline):
             options = self.recipe.rl.critic.model_dump(mode="json")
-            save_critic(self.baseline.critic.trunk, self.folder.path / "critic", options)
+            save_critic(self.baseline.critic.network, self.folder.path / "critic", options)
         now = self.trainer.progress
         episodes = self.recipe.rl.iterations * self.recipe.rl.episodes
         return {

@@ -127,3 +127,18 @@ def test_loading_a_recipe_loads_no_torch(good):
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [("full", (True, True, True)), ("symmetric", (False, True, False))]
+    + [("history", (True, False, False)), ("privileged", (False, True, True))],
+)
+def test_one_word_stands_for_a_critic_view(good, word, shown):
+    view = load_recipe(good, [f"rl.critic.view={word}"]).rl.critic.view
+    assert (view.history, view.state, view.privileged) == shown
+
+
+def test_an_unknown_view_is_told_the_known_ones(good):
+    with pytest.raises(UsageError, match="symetric, expected a section or one of full, symmetric"):
+        load_recipe(good, ["rl.critic.view=symetric"])

@@ -10,8 +10,9 @@ from stages.interaction.trajectory import Action
 from stages.rl.critic.encoder import EncoderTrunk, cut_middle
 from stages.rl.critic.learner import CriticLearner, FitPlan
 from stages.rl.critic.light import LightTrunk
+from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.trunks import load_critic, save_critic
-from stages.rl.critic.views import ViewParts, critic_views
+from stages.rl.critic.views import ViewParts, action_views, critic_views
 from tests.rl.worlds import BETWEEN, START, episode
 from tests.tiny_models import tiny_qwen3
 
@@ -66,13 +67,30 @@ def test_each_part_can_be_switched_off():
     assert critic_views(three_turns(), ViewParts(history=False))[2].history == ()
     assert critic_views(three_turns(), ViewParts(state=False))[2].state == ""
     assert critic_views(three_turns(), ViewParts(privileged=False))[2].privileged == ""
+    assert critic_views(three_turns(), ViewParts(checklist=False))[2].checklist == ""
+    assert full.turns_left == 2
+    assert critic_views(three_turns(), ViewParts(limits=False))[2].turns_left == 0
+
+
+def test_tokens_left_are_those_of_the_actors_state():
+    parts = ViewParts(state_tokens=10)
+    assert [v.tokens_left for v in critic_views(three_turns(), parts)] == [9, 7, 5, 4]
+    assert critic_views(three_turns(), ViewParts())[0].tokens_left == 0
+
+
+def test_an_action_view_is_the_view_with_its_action():
+    whole = three_turns()
+    plain, judged = critic_views(whole), action_views(whole)
+    assert len(judged) == 3
+    for view, with_action, turn in zip(plain[:-1], judged, whole.turns, strict=True):
+        assert with_action == replace(view, action=turn.action.text)
+        assert with_action.text().endswith(f"proposed: {turn.action.text}")
 
 
 @pytest.mark.parametrize("parts", [ViewParts(), ViewParts(history=False)])
 def test_light_values_do_not_depend_on_the_batch_or_on_the_future(parts):
     torch.manual_seed(0)
     trunk = LightTrunk(16)
-    torch.nn.init.normal_(trunk.head[-1].weight)
     whole = three_turns()
     short = whole.with_turns(whole.turns[:1])
     prepared = [trunk.prepare(critic_views(e, parts)) for e in (whole, short, three_turns(2))]
@@ -104,7 +122,9 @@ def coin_episodes(count, p, seed, *, truncated=False):
 def fitted(trunk, episodes, *, steps, kind="td_lambda", **plan):
     torch.manual_seed(0)
     options = {"learning_rate": 5e-3, "steps": steps, "batch_size": 64} | plan
-    learner = CriticLearner(trunk, plan=FitPlan(**options), parts=ViewParts(), turn_rewards=success)
+    learner = CriticLearner(
+        CriticNetwork(trunk), plan=FitPlan(**options), parts=ViewParts(), turn_rewards=success
+    )
     rng = np.random.default_rng(0)
 
     def sample(count):
@@ -137,7 +157,10 @@ def test_truncation_bootstraps_where_termination_does_not():
         torch.manual_seed(0)
         plan = FitPlan(learning_rate=1e-2, steps=40, batch_size=8, discount=0.5, target_rate=0.5)
         learner = CriticLearner(
-            LightTrunk(8), plan=plan, parts=ViewParts(state=False), turn_rewards=ones
+            CriticNetwork(LightTrunk(8)),
+            plan=plan,
+            parts=ViewParts(state=False),
+            turn_rewards=ones,
         )
         for _ in range(12):
             learner.fit(lambda n: episodes, kind="td_lambda")
@@ -168,12 +191,12 @@ def test_loss_falls_and_permuted_targets_remove_the_fall():
 
 def test_the_target_network_follows_slowly():
     episodes = coin_episodes(32, 0.5, seed=5)
-    trunk = LightTrunk(8)
+    network = CriticNetwork(LightTrunk(8))
     plan = FitPlan(steps=5, target_rate=0.25, learning_rate=1e-2)
-    learner = CriticLearner(trunk, plan=plan, parts=ViewParts(), turn_rewards=success)
+    learner = CriticLearner(network, plan=plan, parts=ViewParts(), turn_rewards=success)
     before = [p.clone() for p in learner.target.parameters()]
     learner.fit(lambda n: episodes, kind="td_lambda")
-    pairs = zip(before, learner.trunk.parameters(), learner.target.parameters(), strict=True)
+    pairs = zip(before, network.parameters(), learner.target.parameters(), strict=True)
     for old, fast, slow in pairs:
         torch.testing.assert_close(slow, 0.75 * old + 0.25 * fast)
     assert not any(p.requires_grad for p in learner.target.parameters())
@@ -211,7 +234,7 @@ def test_any_encoder_folder_is_a_critic(encoder_folder, tmp_path):
     assert any(not torch.equal(a, b) for a, b in zip(before, trunk.parameters(), strict=True))
     values = learner.values(episodes[:3])
     options = {"trunk": str(encoder_folder), "hidden_size": 8, "view": {"max_tokens": 512}}
-    save_critic(trunk.eval(), tmp_path / "critic", options)
+    save_critic(learner.network.eval(), tmp_path / "critic", options)
     again, _ = load_critic(tmp_path / "critic")
     reloaded = CriticLearner(
         again.eval(), plan=FitPlan(), parts=ViewParts(), turn_rewards=success
@@ -241,12 +264,13 @@ def test_cut_middle():
 
 
 def test_light_critic_saves_and_loads(tmp_path):
-    trunk = LightTrunk(16)
-    torch.nn.init.normal_(trunk.head[-1].weight)
-    save_critic(trunk, tmp_path, {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 9}})
+    network = CriticNetwork(LightTrunk(16))
+    torch.nn.init.normal_(network.head.linear.weight)
+    options = {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 9}}
+    save_critic(network, tmp_path, options)
     again, _ = load_critic(tmp_path)
-    views = [trunk.prepare(critic_views(three_turns()))]
-    torch.testing.assert_close(trunk(views), again(views))
+    views = [network.prepare(critic_views(three_turns()))]
+    torch.testing.assert_close(network(views), again(views))
 
 
 def test_an_unknown_trunk_is_explained(tmp_path):
@@ -260,5 +284,5 @@ def test_an_unknown_trunk_is_explained(tmp_path):
 def test_a_causal_model_folder_is_an_encoder_too(tmp_path):
     folder = tiny_qwen3(tmp_path / "qwen3")
     trunk = EncoderTrunk.load(str(folder), max_tokens=64)
-    values = trunk([trunk.prepare(critic_views(three_turns()))])
-    assert values.shape == (4,) and bool(values.isfinite().all())
+    features = trunk([trunk.prepare(critic_views(three_turns()))])
+    assert features.shape == (4, trunk.width) and bool(features.isfinite().all())

@@ -11,6 +11,7 @@ from stages.rl.baselines import Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
 from stages.rl.critic.learner import CriticLearner, FitPlan
 from stages.rl.critic.light import LightTrunk
+from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.pool import ExperiencePool, read_trajectories
@@ -33,7 +34,7 @@ def build(
     if critic:
         torch.manual_seed(5)
         learner = CriticLearner(
-            LightTrunk(8),
+            CriticNetwork(LightTrunk(8)),
             plan=FitPlan(steps=5, learning_rate=5e-3),
             parts=ViewParts(),
             turn_rewards=success,
@@ -78,10 +79,10 @@ def test_it_solves_a_problem_whose_first_action_decides(tmp_path, critic):
 def test_warm_up_moves_the_critic_only_and_its_episodes_are_used(tmp_path):
     trainer, parts, learner, log = build(tmp_path, iterations=3, warm_up=2)
     before = [p.clone() for p in trainer.actor.parameters()]
-    critic = [p.clone() for p in parts.baseline.critic.trunk.parameters()]
+    critic = [p.clone() for p in parts.baseline.critic.network.parameters()]
     trainer.train(parts, learner, iterations=1)
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.actor.parameters(), strict=True))
-    moved = zip(critic, parts.baseline.critic.trunk.parameters(), strict=True)
+    moved = zip(critic, parts.baseline.critic.network.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in moved)
     assert len(trainer.progress.waiting) == 32
     trainer.train(parts, learner, iterations=3)
@@ -111,7 +112,7 @@ def test_new_episodes_are_judged_before_they_are_fitted(tmp_path):
 
 def weights(trainer, parts):
     critic = parts.baseline.critic
-    every = [*trainer.actor.parameters(), *critic.trunk.parameters(), *critic.target.parameters()]
+    every = [*trainer.actor.parameters(), *critic.network.parameters(), *critic.target.parameters()]
     return torch.cat([p.detach().flatten() for p in every])
 
 

@@ -1,4 +1,4 @@
-"""The encoder trunk: any Hugging Face encoder with a regression head, reading a view as text.
+"""The encoder trunk: any Hugging Face encoder, reading a view as text.
 
 It brings its own tokenizer. A view longer than the budget loses the middle of its history,
 never the goal, the privileged facts or the last exchanges.
@@ -18,19 +18,17 @@ from stages.rl.critic.views import View
 
 
 class EncoderTrunk(nn.Module):
-    """Mean-pooled last hidden state -> linear head, near zero at the start.
+    """Mean-pooled last hidden state.
 
     forward: list of episodes, each a list of (L_i,) token-id tensors (one per view)
-    -> (sum of views,) values.
+    -> (sum of views, width) features.
     """
 
     def __init__(self, encoder: nn.Module, tokenizer: Any, *, max_tokens: int = 512) -> None:
         super().__init__()
         config: Any = encoder.config
         self.encoder = encoder
-        self.head = nn.Linear(config.hidden_size, 1)
-        nn.init.normal_(self.head.weight, std=1e-2 / config.hidden_size**0.5)
-        nn.init.zeros_(self.head.bias)
+        self.width = int(config.hidden_size)
         self._tokenizer = tokenizer
         self._before, self._after = special_frame(tokenizer)
         limit = getattr(config, "max_position_embeddings", max_tokens) or max_tokens
@@ -56,20 +54,18 @@ class EncoderTrunk(nn.Module):
         return [torch.tensor(self._encode(v)) for v in views]
 
     def forward(self, episodes: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Values of all views of the episodes, (ΣT+1,)."""
+        """Features of all views of the episodes, (sum of views, width)."""
         rows = [ids for episode in episodes for ids in episode]
         lengths = torch.tensor([len(r) for r in rows])
         ids = pad_sequence(rows, batch_first=True)
         mask = torch.arange(ids.shape[1])[None] < lengths[:, None]
         out = self.encoder(input_ids=ids, attention_mask=mask.long())
         hidden = out.last_hidden_state.float() * mask[..., None]
-        values: Tensor = self.head(hidden.sum(1) / lengths[:, None]).squeeze(-1)
-        return values
+        return hidden.sum(1) / lengths[:, None]
 
     def _encode(self, view: View) -> list[int]:
-        start = self._ids(f"goal: {view.goal}\nfacts: {view.privileged}\n")
-        end = self._ids(f"turns left: {view.turns_left}\nstate: {view.state}\n")
-        history = self._ids("\n".join(f"did: {e.action}\ngot: {e.result}" for e in view.history))
+        start, end = self._ids(view.start() + "\n"), self._ids("\n" + view.end())
+        history = self._ids("\n".join(e.text() for e in view.history))
         room = self._max_tokens - len(start) - len(end)
         ids = start + cut_middle(history, max(room, 0)) + end
         return [*self._before, *ids[: self._max_tokens], *self._after]

@@ -5,28 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
-from stages.rl.critic.views import View, ViewParts, critic_views
+from stages.rl.critic.network import CriticNetwork
+from stages.rl.critic.views import ViewParts, critic_views
 
 Target = Literal["td_lambda", "monte_carlo"]
-
-
-class Trunk(Protocol):
-    """What a trunk offers: views to numbers once, numbers to values often."""
-
-    def prepare(self, views: Sequence[View]) -> Any:
-        """Numbers of the T + 1 views of one episode."""
-        ...
-
-    def __call__(self, episodes: Sequence[Any]) -> Tensor:
-        """(ΣT+1,) values."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,15 +61,15 @@ class CriticLearner:
 
     def __init__(
         self,
-        trunk: nn.Module,
+        network: CriticNetwork,
         *,
         plan: FitPlan,
         parts: ViewParts,
         turn_rewards: Callable[[Trajectory], list[float]],
     ) -> None:
-        self.trunk, self.plan, self.parts = trunk, plan, parts
-        self.target = copy.deepcopy(trunk).requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(trunk.parameters(), lr=plan.learning_rate)
+        self.network, self.plan, self.parts = network, plan, parts
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(network.parameters(), lr=plan.learning_rate)
         self._turn_rewards = turn_rewards
         self._prepared: dict[tuple[int, ...], Any] = {}
 
@@ -89,7 +78,7 @@ class CriticLearner:
         if not episodes:
             return []
         with torch.no_grad():
-            return self._forward(self.target if slow else self.trunk, episodes)
+            return self._forward(self.target if slow else self.network, episodes)
 
     def padded(self, episodes: Sequence[Trajectory], values: Sequence[Tensor]) -> Padded:
         """Rewards, values and mask as (B, N), with the bootstrap of truncated episodes."""
@@ -124,7 +113,7 @@ class CriticLearner:
         return explained_variance(now.values, returns, now.mask)
 
     def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
-        """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss (MSE)."""
+        """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss."""
         losses = []
         slow: dict[int, Tensor] = {}  # the target network stands still during a fit
         for _ in range(self.plan.steps):
@@ -132,12 +121,13 @@ class CriticLearner:
             new = list({id(e): e for e in episodes if id(e) not in slow}.values())
             slow |= zip(map(id, new), self.values(new, slow=True), strict=True)
             returns, mask = self.targets(episodes, [slow[id(e)] for e in episodes], kind=kind)
-            values = self._forward(self.trunk, episodes)
-            predicted = nn.utils.rnn.pad_sequence([v[:-1] for v in values], batch_first=True)
-            loss = (predicted - returns)[mask].square().mean()
+            output = self.network.outputs([self._numbers(e) for e in episodes])
+            # c_T is read only to bootstrap: it has no target of its own
+            before = torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])
+            loss = self.network.loss(output[before], returns[mask]).mean()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            nn.utils.clip_grad_norm_(self.trunk.parameters(), self.plan.max_grad_norm)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.plan.max_grad_norm)
             self.optimizer.step()
             losses.append(float(loss.detach()))
         self._follow()
@@ -151,19 +141,19 @@ class CriticLearner:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on: weights, target, optimizer moments."""
         return {
-            "trunk": self.trunk.state_dict(),
+            "network": self.network.state_dict(),
             "target": self.target.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
-        self.trunk.load_state_dict(state["trunk"])
+        self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def _forward(self, trunk: nn.Module, episodes: Sequence[Trajectory]) -> list[Tensor]:
-        flat = trunk([self._numbers(e) for e in episodes])
+    def _forward(self, network: CriticNetwork, episodes: Sequence[Trajectory]) -> list[Tensor]:
+        flat = network([self._numbers(e) for e in episodes])
         return list(flat.split([len(e.turns) + 1 for e in episodes]))
 
     def _numbers(self, episode: Trajectory) -> Any:
@@ -174,11 +164,10 @@ class CriticLearner:
         return self._prepared[episode.key]
 
     def _prepare(self, episode: Trajectory) -> Any:
-        trunk: Any = self.trunk
-        return trunk.prepare(critic_views(episode, self.parts))
+        return self.network.prepare(critic_views(episode, self.parts))
 
     def _follow(self) -> None:
-        """Polyak step of the target network: target ← (1−τ)·target + τ·trunk."""
+        """Polyak step of the target network: target ← (1−τ)·target + τ·network."""
         with torch.no_grad():
-            for slow, fast in zip(self.target.parameters(), self.trunk.parameters(), strict=True):
+            for slow, fast in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 slow.lerp_(fast, self.plan.target_rate)

@@ -2,7 +2,7 @@
 
 Made for two cores: token-level critics over whole transcripts cost more than the actor there.
 Its "tokenizer" is a stable hash of lower-cased words, so it needs no files and shares nothing
-with the actor. One pass over an episode gives V(c_0) … V(c_T).
+with the actor. One pass over an episode reads c_0 … c_T.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from stages.rl.critic.views import View
 
 BUCKETS = 4096
-NUMBERS = 6
+NUMBERS = 7
 _WORD = re.compile(r"[A-Za-z]+|\d+|[<>=*]+")
 
 
@@ -56,6 +56,7 @@ class Episode:
     exchanges: Bags
     state: Bags
     privileged: Bags
+    actions: Bags
     numbers: Tensor
     remembers: bool
     """Whether the views hold the history."""
@@ -67,23 +68,21 @@ class Episode:
 
 
 class LightTrunk(nn.Module):
-    """GRU over exchanges; the view's other parts join at the head.
+    """GRU over exchanges; the view's other parts join in one hidden layer.
 
-    forward: list of ``Episode`` -> (sum of views,) values, episodes one after the other.
+    forward: list of ``Episode`` -> (sum of views, width) features, episodes one after the other.
     """
 
-    def __init__(self, hidden_size: int = 96) -> None:
+    def __init__(self, hidden_size: int = 96, *, actions: bool = False) -> None:
+        """``actions``: the views hold a proposed action that is to be judged."""
         super().__init__()
+        self.width = hidden_size
+        self._actions = actions
         self.embed = nn.EmbeddingBag(BUCKETS, hidden_size, mode="mean")
         self.recur = nn.GRU(hidden_size, hidden_size, batch_first=True)
-        last = nn.Linear(hidden_size, 1)
-        self.head = nn.Sequential(
-            nn.Linear(5 * hidden_size + NUMBERS, hidden_size), nn.GELU(), last
-        )
+        parts = 7 if actions else 5
+        self.join = nn.Sequential(nn.Linear(parts * hidden_size + NUMBERS, hidden_size), nn.GELU())
         nn.init.normal_(self.embed.weight, std=0.3)
-        # Values start at 0, so that an unfitted critic neither helps nor harms.
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
 
     @staticmethod
     def prepare(views: Sequence[View]) -> Episode:
@@ -92,14 +91,15 @@ class LightTrunk(nn.Module):
         return Episode(
             goal=Bags.of([last.goal]),
             exchanges=Bags.of([f"{e.action} {e.result}" for e in last.history] or [""]),
-            state=Bags.of([v.state for v in views]),
+            state=Bags.of([f"{v.state} {v.checklist}" for v in views]),
             privileged=Bags.of([v.privileged for v in views]),
+            actions=Bags.of([v.action for v in views]),
             numbers=torch.tensor([_numbers(v) for v in views]),
             remembers=len(last.history) == len(views) - 1,
         )
 
     def forward(self, episodes: Sequence[Episode]) -> Tensor:
-        """Values of all views of the episodes, (ΣT+1,)."""
+        """Features of all views of the episodes, (sum of views, width)."""
         counts = [e.views for e in episodes]
         goals = self._embed([e.goal for e in episodes])
         seen = self._histories(episodes, goals)
@@ -108,9 +108,12 @@ class LightTrunk(nn.Module):
         facts = self._embed([e.privileged for e in episodes])
         numbers = torch.cat([e.numbers for e in episodes])
         # The product lets the head see how far the history agrees with the privileged facts.
-        features = torch.cat([goal, seen, state, facts, seen * facts, numbers], dim=-1)
-        values: Tensor = self.head(features).squeeze(-1)
-        return values
+        known = [goal, seen, state, facts, seen * facts]
+        if self._actions:
+            proposed = self._embed([e.actions for e in episodes])
+            known += [proposed, proposed * facts]
+        features: Tensor = self.join(torch.cat([*known, numbers], dim=-1))
+        return features
 
     def _embed(self, bags: Sequence[Bags]) -> Tensor:
         shift, offsets = 0, []
@@ -136,11 +139,13 @@ class LightTrunk(nn.Module):
 
 def _numbers(view: View) -> list[float]:
     facts, goal = set(words(view.privileged)), set(words(view.goal))
-    last = set(words(view.history[-1].action)) if view.history else set()
+    acted = view.action or (view.history[-1].action if view.history else "")
+    last = set(words(acted))
     seen = {w for e in view.history for w in words(f"{e.action} {e.result}")}
     return [
         view.turn / 10,
         view.turns_left / 10,
+        view.tokens_left / 1000,
         _share(facts, last),
         _share(facts, seen),
         _share(goal, last),

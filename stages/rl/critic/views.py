@@ -1,17 +1,20 @@
 """What the critic sees before action t: the view c_t, as text in named parts.
 
-c_t = goal + full history up to *before* action t + the actor's own state S_t + privileged facts
-+ turns left. Action t and its result enter only through c_{t+1}: the value of the view after a
-finished turn, from which the review r_t + γV(c_{t+1}) − V(c_t) is made. A view that held a_t
-would make the baseline depend on the action and bias the gradient; one without history biases
-bootstrapped targets (Baisero & Amato 2022, arXiv:2105.11674).
+c_t = goal + full history up to *before* action t + the actor's own state S_t + checklist +
+privileged facts + turns and tokens left. Action t and its result enter only through c_{t+1}: the
+value of the view after a finished turn, from which the review r_t + γV(c_{t+1}) − V(c_t) is made.
+A view that held a_t would make the baseline depend on the action and bias the gradient; one
+without history biases bootstrapped targets (Baisero & Amato 2022, arXiv:2105.11674).
+
+(c_t, a_t), for critics that judge a proposed action and never serve as baseline, is the same view
+with ``action`` filled in.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stages.interaction.states.checklist import render_checklist
@@ -25,23 +28,40 @@ class Exchange:
     action: str
     result: str
 
+    def text(self) -> str:
+        """Two lines."""
+        return f"did: {self.action}\ngot: {self.result}"
+
 
 @dataclass(frozen=True)
 class View:
-    """c_t. Parts that the recipe switches off are empty."""
+    """c_t, or (c_t, a_t). Parts that the recipe switches off are empty."""
 
     goal: str
     history: tuple[Exchange, ...]
     state: str
+    checklist: str
     privileged: str
     turn: int
     turns_left: int
+    tokens_left: int
+    """Tokens that the actor's state could still have held; 0 where that is not known."""
+    action: str = ""
+    """a_t, where an action is judged."""
 
     def text(self) -> str:
         """The whole view as one text, the history in its middle."""
-        lines = [f"goal: {self.goal}", f"facts: {self.privileged}", f"state: {self.state}"]
-        lines += [f"did: {e.action}\ngot: {e.result}" for e in self.history]
-        lines += [f"turns left: {self.turns_left}"]
+        return "\n".join([self.start(), *(e.text() for e in self.history), self.end()])
+
+    def start(self) -> str:
+        """What stands before the history and is never cut."""
+        return f"goal: {self.goal}\nfacts: {self.privileged}"
+
+    def end(self) -> str:
+        """What stands after the history."""
+        left = f"turns left: {self.turns_left}, tokens left: {self.tokens_left}"
+        action = [f"proposed: {self.action}"] if self.action else []
+        lines = [left, f"solved: {self.checklist}", f"state: {self.state}", *action]
         return "\n".join(lines)
 
 
@@ -51,26 +71,49 @@ class ViewParts:
 
     history: bool = True
     state: bool = True
+    checklist: bool = True
     privileged: bool = True
+    limits: bool = True
+    """Turns and tokens left."""
+    state_tokens: int = 0
+    """Budget of the actor's state, from which the tokens left are counted."""
 
 
 def critic_views(trajectory: Trajectory, parts: ViewParts = ViewParts()) -> list[View]:
     """c_0 … c_T of an episode of T turns: T + 1 views, the last one after the final turn."""
     exchanges = tuple(_exchange(turn) for turn in trajectory.turns)
-    views = []
-    for t in range(len(trajectory.turns) + 1):
-        facts = trajectory.privileged_before(t) if parts.privileged else {}
-        views.append(
-            View(
-                goal=trajectory.goal,
-                history=exchanges[:t] if parts.history else (),
-                state=_state(trajectory, t) if parts.state else "",
-                privileged=facts_as_text(facts),
-                turn=t,
-                turns_left=max(trajectory.max_turns - t, 0),
-            )
-        )
-    return views
+    return [_view(trajectory, t, exchanges[:t], parts) for t in range(len(exchanges) + 1)]
+
+
+def action_views(trajectory: Trajectory, parts: ViewParts = ViewParts()) -> list[View]:
+    """(c_0, a_0) … (c_{T−1}, a_{T−1}): T views with the action that was taken."""
+    views = critic_views(trajectory, parts)[:-1]
+    turns = zip(views, trajectory.turns, strict=True)
+    return [replace(view, action=turn.action.text) for view, turn in turns]
+
+
+def _view(trajectory: Trajectory, t: int, before: tuple[Exchange, ...], parts: ViewParts) -> View:
+    facts = trajectory.privileged_before(t) if parts.privileged else {}
+    items = trajectory.turns[t - 1].checklist if t else trajectory.initial_checklist
+    return View(
+        goal=trajectory.goal,
+        history=before if parts.history else (),
+        state=_state(trajectory, t) if parts.state else "",
+        checklist=render_checklist(items) if parts.checklist else "",
+        privileged=facts_as_text(facts),
+        turn=t if parts.limits else 0,
+        turns_left=max(trajectory.max_turns - t, 0) if parts.limits else 0,
+        tokens_left=_tokens_left(trajectory, t, parts),
+    )
+
+
+def _tokens_left(trajectory: Trajectory, t: int, parts: ViewParts) -> int:
+    """Room left in S_t; after the last turn, what its action left of it."""
+    if not parts.limits or not trajectory.turns:
+        return 0
+    turn = trajectory.turns[min(t, len(trajectory.turns) - 1)]
+    shown = len(turn.prompt_ids) + (len(turn.action_ids) if t == len(trajectory.turns) else 0)
+    return max(parts.state_tokens - shown, 0)
 
 
 def facts_as_text(facts: Mapping[str, Any]) -> str:
