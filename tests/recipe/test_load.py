@@ -131,8 +131,12 @@ def test_loading_a_recipe_loads_no_torch(good):
 
 @pytest.mark.parametrize(
     ("word", "shown"),
-    [("full", (True, True, True)), ("symmetric", (False, True, False))]
-    + [("history", (True, False, False)), ("privileged", (False, True, True))],
+    [
+        ("full", (True, True, True)),
+        ("symmetric", (False, True, False)),
+        ("history", (True, False, False)),
+        ("privileged", (False, True, True)),
+    ],
 )
 def test_one_word_stands_for_a_critic_view(good, word, shown):
     view = load_recipe(good, [f"rl.critic.view={word}"]).rl.critic.view
