@@ -11,6 +11,10 @@ ARGS     ?=
 SEEDS    ?= 0 1 2
 # SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
 MORE_STEPS ?= 600
+# a quarter more SFT steps than the quickstart takes: is SFT at its plateau?
+LONGER_STEPS ?= 750
+# test tasks of the comparison in make bench; aac run's own table has evaluation.episodes
+BENCH_EPISODES ?= 1024
 # what aac eval takes of ARGS
 EVAL_ARGS = $(filter-out --overwrite,$(ARGS))
 
@@ -60,16 +64,19 @@ rl: $(STAMP) ## stage 3 on RECIPE
 eval: $(STAMP) ## held-out evaluation of RECIPE's newest actor
 	$(AAC) eval $(RECIPE) $(ARGS)
 
-bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against more SFT and cloning: a table
+bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against longer SFT and cloning: tables
 	set -e; for seed in $(SEEDS); do \
 		root=runs/bench/seed-$$seed; \
-		more="--seed $$seed --set model.actor=$$root/sft --set sft.steps=$(MORE_STEPS)"; \
+		again="$(AAC) sft $(RECIPE) $(ARGS) --seed $$seed --overwrite"; \
+		more="$$again --set model.actor=$$root/sft --set sft.steps=$(MORE_STEPS)"; \
 		$(AAC) run $(RECIPE) --seed $$seed --output-dir $$root $(ARGS); \
-		$(AAC) sft $(RECIPE) $(ARGS) $$more --output-dir $$root/more-sft --overwrite; \
-		$(AAC) sft $(RECIPE) $(ARGS) $$more --output-dir $$root/cloning --overwrite \
-			--set sft.data=$$root/rl/trajectories --set sft.only_successful=true; \
-		for name in more-sft cloning; do \
-			$(AAC) eval $(RECIPE) $(EVAL_ARGS) --actor $$root/$$name --json > $$root/$$name.json; \
+		$$again --output-dir $$root/longer-sft --set sft.steps=$(LONGER_STEPS); \
+		$$more --output-dir $$root/more-sft; \
+		$$more --output-dir $$root/cloning --set sft.data=$$root/rl/trajectories \
+			--set sft.only_successful=true; \
+		for name in sft longer-sft more-sft cloning rl; do \
+			$(AAC) eval $(RECIPE) $(EVAL_ARGS) --actor $$root/$$name --json \
+				--episodes $(BENCH_EPISODES) > $$root/$$name.json; \
 		done; \
 	done
 	$(BIN)/python -m stages.evaluation.seeds $(SEEDS:%=runs/bench/seed-%)

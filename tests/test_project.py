@@ -29,11 +29,11 @@ TARGETS = (
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 
 
-def make(*words: str) -> subprocess.CompletedProcess[str]:
+def make(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     # The tests may themselves have been started by make, whose flags must not be inherited.
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(
-        ["make", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        ["make", *words], cwd=folder, env=environment, capture_output=True, text=True
     )
 
 
@@ -95,14 +95,28 @@ def test_base_is_made_as_the_shipped_weights_were(tmp_path):
 @needs_make
 def test_bench_hands_the_persons_arguments_to_everyone(tmp_path):
     """The opponents' own settings come last, and aac eval has no --overwrite."""
+    log = tmp_path / "log"
+    (tmp_path / "bin").mkdir()
+    for name in ("aac", "python"):
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\necho {name} "$@" >> {log}\n')
+        script.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "runs/bench/seed-3").mkdir(parents=True)
     (tmp_path / ".installed").touch()
     words = ["SEEDS=3", f"VENV={tmp_path}", "ARGS=--set rl.iterations=2 --overwrite"]
-    commands = re.findall(rf"{tmp_path}/bin/aac (.*?);", make("-n", "bench", *words).stdout, re.S)
-    assert [command.split()[0] for command in commands] == ["run", "sft", "sft", "eval"]
-    assert all("--set rl.iterations=2" in command for command in commands)
-    for command in commands[1:3]:
-        assert command.index("rl.iterations=2") < command.index("$more")
-    assert ["--overwrite" in command for command in commands] == [True, True, True, False]
+    done = make("bench", *words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *commands, table = [line.split() for line in log.read_text().splitlines()]
+    assert [c[1] for c in commands] == ["run", *["sft"] * 3, *["eval"] * 5]
+    assert all("rl.iterations=2" in command for command in commands)
+    assert ["--overwrite" in command for command in commands] == [True] * 4 + [False] * 5
+    steps = [w for c in commands[1:4] for w in c if w.startswith("sft.steps=")]
+    assert steps == ["sft.steps=750", "sft.steps=600", "sft.steps=600"]
+    actors = [c[c.index("--actor") + 1].rpartition("/")[2] for c in commands[4:]]
+    assert actors == ["sft", "longer-sft", "more-sft", "cloning", "rl"]
+    assert table == "python -m stages.evaluation.seeds runs/bench/seed-3".split()  # noqa: SIM905
 
 
 @needs_make
