@@ -239,7 +239,10 @@ class PpoSection(Section):
     """k2: ½(log π/π_ref)², whose expected gradient is that of KL(π‖π_ref); full: exact sum over
     the vocabulary; in_reward: subtracted from each turn's reward instead."""
     sft_coef: float = Field(0.0, ge=0)
-    """β of the SFT loss mixed in against forgetting."""
+    """β of the SFT loss mixed in."""
+    sft_data: Literal["sft", "successes"] = "sft"
+    """sft: the rows of stage 1, against forgetting; successes: the pool's own successful episodes
+    (self-imitation), which makes the sampled actor surer of what it has found."""
     whiten_min_std: float = Field(1e-4, gt=0)
     """Below this spread advantages are only centred."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
+from stages.rl.rows import ActorRow, actor_rows, demonstration
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
 
@@ -223,24 +224,40 @@ def _schedule(rate: float, final_fraction: float) -> dict[str, Any]:
     return {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": kwargs}
 
 
-def build_learner(recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path) -> ActorLearner:
-    """The actor's learner; with SFT mixing it takes the rows that stage 1 left in its folder."""
+def build_learner(
+    recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path, pool: ExperiencePool
+) -> ActorLearner:
+    """The actor's learner, with what SFT mixing draws from."""
     ppo = recipe.rl.ppo
-    rows: list[Row] = []
-    if ppo.sft_coef > 0:
-        rows = [Row(tuple(r["input_ids"]), tuple(r["action_mask"])) for r in read_rows(sft)]
-        if not rows:
-            raise UsageError(
-                f"rl.ppo.sft_coef is {ppo.sft_coef} but {sft} holds no training rows; "
-                "run aac sft again or set it to 0"
-            )
+    own = ppo.sft_data == "successes"
     return ActorLearner(
         trainer,
         epochs=ppo.epochs,
         minibatch_episodes=ppo.minibatch_episodes,
         microbatch_tokens=ppo.microbatch_tokens,
-        sft_rows=rows,
+        sft_rows=(lambda: successes(pool)) if own else _stage_one(sft, ppo.sft_coef),
     )
+
+
+def successes(pool: ExperiencePool) -> list[ActorRow]:
+    """Rows of the pool's successful episodes (self-imitation, Oh et al. 2018, arXiv:1806.05635)."""
+    won = [e for e in pool.episodes if e.success and all(t.action_ids for t in e.turns)]
+    return actor_rows(won, [[0.0] * len(e.turns) for e in won])
+
+
+def _stage_one(sft: Path, coefficient: float) -> Callable[[], list[ActorRow]]:
+    """The rows that stage 1 left in its folder, read only where they are mixed in."""
+    if coefficient == 0:
+        return list
+    rows = [
+        demonstration(Row(tuple(r["input_ids"]), tuple(r["action_mask"]))) for r in read_rows(sft)
+    ]
+    if not rows:
+        raise UsageError(
+            f"rl.ppo.sft_coef is {coefficient} but {sft} holds no training rows; "
+            "run aac sft again or set it to 0"
+        )
+    return lambda: rows
 
 
 def objective_at(rl: RlSection, iteration: int) -> Objective:

@@ -8,7 +8,7 @@ mean: 1/T per episode is not the policy gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
-from stages.common.rows import Row
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import clip_count, clipped_surrogate, entropy
@@ -27,7 +26,6 @@ from stages.rl.rows import (
     RowBatch,
     actor_rows,
     collate,
-    demonstration,
     microbatches,
 )
 from stages.rl.trl_adapter import TrlPPOSetup
@@ -74,7 +72,10 @@ class Tally:
 
 
 class ActorLearner:
-    """Epochs and minibatches over the rows of one rollout."""
+    """Epochs and minibatches over the rows of one rollout.
+
+    ``sft_rows`` gives, once an update, the rows that SFT mixing draws from.
+    """
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ActorLearner:
         epochs: int,
         minibatch_episodes: int,
         microbatch_tokens: int,
-        sft_rows: Sequence[Row] = (),
+        sft_rows: Callable[[], Sequence[ActorRow]] = list,
     ) -> None:
         self.setup, self.epochs = setup, epochs
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
@@ -134,12 +135,15 @@ class ActorLearner:
         """
         tally, norms = Tally(), []
         rows = self.with_reference(rows, objective.temperature)
+        imitated = self.sft_rows() if objective.sft_coef > 0 else []
         self.setup.model.train()
         for _ in range(self.epochs):
             for minibatch in self._minibatches(rows, rng):
                 self._accumulate(minibatch, objective, tally)
-                if objective.sft_coef > 0:
-                    self._accumulate_sft(len(minibatch), objective.sft_coef, tally, rng)
+                if imitated:
+                    drawn = rng.integers(len(imitated), size=len(minibatch))
+                    chosen = [imitated[i] for i in drawn]
+                    self._accumulate_sft(chosen, objective.sft_coef, tally)
                 norms.append(self._step(objective.max_grad_norm))
         self.setup.model.eval()
         means = {f"actor/{name}": value for name, value in tally.means().items()}
@@ -180,13 +184,8 @@ class ActorLearner:
         logits = self.setup.reference_logits(batch.ids, batch.mask)
         return log_softmax(logits, objective.temperature)
 
-    def _accumulate_sft(
-        self, rows: int, coefficient: float, tally: Tally, rng: np.random.Generator
-    ) -> None:
-        """β·L_SFT: cross-entropy on as many rows of stage 1 as the minibatch has (F18)."""
-        chosen = [
-            demonstration(self.sft_rows[i]) for i in rng.integers(len(self.sft_rows), size=rows)
-        ]
+    def _accumulate_sft(self, chosen: Sequence[ActorRow], coefficient: float, tally: Tally) -> None:
+        """β·L_SFT: cross-entropy on as many rows to imitate as the minibatch has (F18)."""
         divisor = self._over_processes(sum(r.actions for r in chosen))
         for piece in microbatches(chosen, max_tokens=self.microbatch_tokens):
             batch = collate(piece, self.setup.accelerator.device)

@@ -44,7 +44,7 @@ class Session:
         )
         self.baseline = assembly.build_baseline(recipe, self.rewarding, self.pool)
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
-        self.learner = assembly.build_learner(recipe, self.trainer, sft)
+        self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)

@@ -10,7 +10,7 @@ import torch
 from stages.common.errors import RunError
 from stages.common.rows import Row
 from stages.rl.learner import ActorLearner, Objective, Tally, kl_to_reference
-from stages.rl.rows import actor_rows, collate, microbatches
+from stages.rl.rows import actor_rows, collate, demonstration, microbatches
 from tests.rl.worlds import BETWEEN, START, VOCABULARY, bandit_episodes, episode, setup
 
 PLAIN = Objective(
@@ -192,7 +192,7 @@ def test_sft_mixing_raises_the_likelihood_of_the_demonstrations(tmp_path):
     row = Row(input_ids=(START, 4, 5), action_mask=(False, True, True))
     episodes = [random_episode(trainer, np.random.default_rng(6), turns=1)]
     rows = actor_rows(episodes, [[0.0]])
-    learner = make_learner(trainer, sft_rows=[row])
+    learner = make_learner(trainer, sft_rows=lambda: [demonstration(row)])
     objective = replace(PLAIN, sft_coef=1.0)
     losses = [
         learner.update(rows, objective, np.random.default_rng(i))["actor/sft_loss"]
