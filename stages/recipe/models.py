@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, SUCCESS
@@ -193,12 +193,25 @@ class CriticSection(Section):
     """Optimizer steps per iteration: its own cadence."""
     batch_size: int = Field(32, ge=1)
     """Episodes per critic step."""
+    target_update: Literal["polyak", "periodic"] = "polyak"
+    """How the target network follows: a step after each fit, or a copy now and then."""
     target_rate: float = Field(0.5, gt=0, le=1)
-    """Polyak step of the target network after each fit (1: plain copy)."""
-    target: Literal["td_lambda", "monte_carlo"] = "td_lambda"
-    """What it is fitted to."""
+    """Step of ``polyak``: this share of the way after each fit (1: plain copy)."""
+    target_period: int = Field(4, ge=1)
+    """Iterations between the copies of ``periodic``."""
+    target: Literal["td_lambda", "monte_carlo", "n_step"] = "td_lambda"
+    """What it is fitted to: λ-returns, whole returns, or n rewards and then a value."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
-    """λ of its own targets."""
+    """λ of ``td_lambda``."""
+    n_steps: int = Field(5, ge=1)
+    """Turns of ``n_step``."""
+    off_policy: Literal["none", "vtrace"] = "none"
+    """vtrace: targets are corrected for what today's actor would do in the pool's old episodes
+    (one forward of the actor over each sampled episode); none: taken as they are."""
+    rho_bar: float = Field(1.0, gt=0)
+    """Largest turn ratio of ``vtrace``: decides what values go to (1: between old and new)."""
+    c_bar: float = Field(1.0, gt=0)
+    """Largest ratio that ``vtrace`` passes back through a turn: speed against variance."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradient clipping by norm."""
     warm_up: WarmUpSection = WarmUpSection()
@@ -209,9 +222,20 @@ class PoolSection(Section):
     """The experience pool the critic learns from."""
 
     max_episodes: int = Field(512, ge=1)
-    """Oldest episodes leave beyond this."""
+    """Oldest iterations leave beyond this."""
+    max_bytes: ByteSize = Field(ByteSize(2**30), ge=1)
+    """Oldest iterations leave beyond this size on disk, such as 512 MiB (the newest stays)."""
+    sampling: Literal["uniform", "prioritised"] = "uniform"
+    """prioritised: more often where the critic was far off, weighed down to match in its loss."""
+    priority_exponent: float = Field(0.6, ge=0)
+    """Of ``prioritised``: chances go with the critic's error to this power (0: uniform)."""
     max_age: int = Field(8, ge=0)
     """Critic samples are at most this many actor versions old."""
+
+    @property
+    def exponent(self) -> float:
+        """The exponent of the chosen sampling."""
+        return self.priority_exponent if self.sampling == "prioritised" else 0.0
 
 
 class PpoSection(Section):

@@ -93,6 +93,9 @@ SIZES = (
 CLIP_RANGE = Usual(0.1, 0.2)
 GAE_LAMBDA = Usual(0.9, 0.99)
 KL_COEF = Usual(0.01, 0.1)
+TRACE_BAR = Usual(1.0, 10.0)
+TARGET_PERIOD = Usual(1, 10)
+PRIORITY_EXPONENT = Usual(0.4, 1.0)
 # A pretrained model forgets when RL's rate comes near SFT's (F21).
 _MOST_RL_OF_SFT = 0.1
 
@@ -140,9 +143,31 @@ def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[
         ("rl.ppo.entropy_coef", ppo.entropy_coef, size.entropy, "actor/entropy for a collapse"),
         ("rl.ppo.entropy_coef_final", ppo.entropy_coef_final, final, "actor/entropy for a rise"),
     ]
+    checks += _critic_checks(recipe)
     lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
     lines += _relations(recipe, rates, size)
     return [line for line in lines if stage is None or line.startswith(f"{stage}.")]
+
+
+def _critic_checks(recipe: Recipe) -> list[tuple[str, float, Usual, str]]:
+    """Of the options of the critic that are switched on."""
+    critic, pool = recipe.rl.critic, recipe.rl.pool
+    checks: list[tuple[str, float, Usual, str]] = []
+    if critic.off_policy == "vtrace":
+        checks += [
+            # Below 1 even on-policy episodes are cut, and values lean towards the old policy.
+            ("rl.critic.rho_bar", critic.rho_bar, TRACE_BAR, "critic/explained_variance"),
+            ("rl.critic.c_bar", critic.c_bar, TRACE_BAR, "critic/effective_sample_size"),
+        ]
+    if critic.target_update == "periodic":
+        watch = "critic/loss for jumps and critic/explained_variance"
+        checks.append(("rl.critic.target_period", critic.target_period, TARGET_PERIOD, watch))
+    if pool.sampling == "prioritised":
+        watch = "critic/sample_age and critic/explained_variance"
+        checks.append(
+            ("rl.pool.priority_exponent", pool.priority_exponent, PRIORITY_EXPONENT, watch)
+        )
+    return checks
 
 
 def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:
@@ -157,6 +182,12 @@ def _relations(recipe: Recipe, rates: dict[Stage, float], size: SizeClass) -> li
         lines.append(
             f"rl.actor.learning_rate = {rates['rl']:g} is more than a tenth of sft.learning_rate = "
             f"{rates['sft']:g}; watch a clean evaluation for forgetting."
+        )
+    critic = recipe.rl.critic
+    if critic.off_policy == "vtrace" and critic.c_bar > critic.rho_bar:
+        lines.append(
+            f"rl.critic.c_bar = {critic.c_bar:g} is above rl.critic.rho_bar = {critic.rho_bar:g}, "
+            "where V-trace need not converge; watch critic/loss for growth."
         )
     if recipe.rl.ppo.entropy_coef_final > recipe.rl.ppo.entropy_coef:
         lines.append(

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 KeyPath = tuple[str | int, ...]
@@ -114,7 +114,7 @@ def is_path(field: FieldInfo) -> bool:
 def is_number(field: FieldInfo) -> bool:
     """Whether the field is a number and not a switch."""
     members = _members(field.annotation)
-    return bool({int, float} & set(members)) and bool not in members
+    return bool({int, float, ByteSize} & set(members)) and bool not in members
 
 
 def _kind(annotation: Any) -> str:
@@ -123,6 +123,7 @@ def _kind(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a section with the keys " + ", ".join(annotation.model_fields)
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    names |= {ByteSize: "a size in bytes, or in words such as 512 MiB,"}
     names |= {Path: "a path", tuple: "a list", list: "a list", dict: "a mapping"}
     origin = get_origin(annotation) or annotation
     if origin is tuple and (parts := get_args(annotation)):

@@ -36,7 +36,7 @@ def gae(
     Raises:
         ValueError: shapes or types differ, a coefficient is out of range, a reward off the mask.
     """
-    _check(rewards, values, mask, bootstrap)
+    check_turns(rewards, values, mask, bootstrap)
     for name, x in (("discount", discount), ("gae_lambda", gae_lambda)):
         if not 0.0 <= x <= 1.0:
             raise ValueError(f"{name} is {x}; it must lie in [0, 1]")
@@ -108,7 +108,8 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     return float(1 - (g - v).var(unbiased=False) / spread)
 
 
-def _check(rewards: Tensor, values: Tensor, mask: Tensor, bootstrap: Tensor) -> None:
+def check_turns(rewards: Tensor, values: Tensor, mask: Tensor, bootstrap: Tensor) -> None:
+    """ValueError unless (B, N) rewards, values, bool mask and (B,) bootstrap fit together."""
     if rewards.dim() != 2 or not rewards.shape == values.shape == mask.shape:
         shapes = [tuple(x.shape) for x in (rewards, values, mask)]
         raise ValueError(f"rewards, values and mask must be (B, N) alike, got {shapes}")

@@ -28,6 +28,7 @@ from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
+from stages.rl.replay import TurnLogRatios
 from stages.rl.rows import ActorRow, actor_rows, demonstration
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
@@ -114,7 +115,9 @@ def build_rewarding(rl: RlSection, reward: Path | None) -> Rewarding:
     return Rewarding(mix, scorer, in_reward)
 
 
-def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -> Baseline:
+def build_baseline(
+    recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool, *, turn_log_ratios: TurnLogRatios
+) -> Baseline:
     """A learned critic, or the leave-one-out mean for ``critic.kind: none``."""
     critic, ppo = recipe.rl.critic, recipe.rl.ppo
     if critic.kind == "none":
@@ -126,9 +129,14 @@ def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -
         learning_rate=critic.learning_rate,
         steps=critic.steps,
         batch_size=critic.batch_size,
+        target_update=critic.target_update,
         target_rate=critic.target_rate,
+        target_period=critic.target_period,
         discount=ppo.discount,
         gae_lambda=critic.gae_lambda,
+        n_steps=critic.n_steps,
+        rho_bar=critic.rho_bar,
+        c_bar=critic.c_bar,
         max_grad_norm=critic.max_grad_norm,
     )
     parts = view_parts(recipe)
@@ -142,7 +150,8 @@ def build_baseline(recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool) -
         warm_up_iterations=critic.warm_up.max_iterations,
         min_explained_variance=critic.warm_up.min_explained_variance,
     )
-    return LearnedBaseline(learner, pool, cadence)
+    corrected = critic.off_policy == "vtrace"
+    return LearnedBaseline(learner, pool, cadence, turn_log_ratios if corrected else None)
 
 
 def view_parts(recipe: Recipe) -> ViewParts:
@@ -241,7 +250,7 @@ def build_learner(
 
 def successes(pool: ExperiencePool) -> list[ActorRow]:
     """Rows of the pool's successful episodes (self-imitation, Oh et al. 2018, arXiv:1806.05635)."""
-    won = [e for e in pool.episodes if e.success and all(t.action_ids for t in e.turns)]
+    won = [e for e in pool.episodes if e.success and all(t.logprobs for t in e.turns)]
     return actor_rows(won, [[0.0] * len(e.turns) for e in won])
 
 

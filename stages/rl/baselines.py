@@ -15,6 +15,7 @@ from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import gae, leave_one_out, whiten
 from stages.rl.critic.learner import CriticLearner, Target
 from stages.rl.pool import ExperiencePool
+from stages.rl.replay import Replay, TurnLogRatios
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,16 @@ class LearnedBaseline:
     them, once.) While it warms up it learns from Monte-Carlo returns and the actor stands still.
     """
 
-    def __init__(self, critic: CriticLearner, pool: ExperiencePool, cadence: Cadence) -> None:
+    def __init__(
+        self,
+        critic: CriticLearner,
+        pool: ExperiencePool,
+        cadence: Cadence,
+        turn_log_ratios: TurnLogRatios | None = None,
+    ) -> None:
+        """``turn_log_ratios``: of the current actor, for V-trace; None: no correction."""
         self.critic, self.pool, self.cadence = critic, pool, cadence
+        self._turn_log_ratios = turn_log_ratios
         self.warm_ups = 0
         self.warm = cadence.warm_up_iterations == 0
 
@@ -99,26 +108,22 @@ class LearnedBaseline:
 
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
         """The critic's own number of steps on pool samples of bounded age."""
-        rng = keyed_generator(self.cadence.seed, iteration, 1)
-        ages: list[int] = []
-
-        def sample(count: int) -> list[Trajectory]:
-            drawn = self.pool.sample(
-                count, rng, version=actor_version, max_age=self.cadence.max_age
-            )
-            ages.extend(actor_version - e.actor_version for e in drawn)
-            return drawn
-
+        replay = Replay(
+            self.pool,
+            keyed_generator(self.cadence.seed, iteration, 1),
+            version=actor_version,
+            max_age=self.cadence.max_age,
+            turn_log_ratios=self._turn_log_ratios,
+        )
         kind: Target = self.cadence.target if self.warm else "monte_carlo"
-        loss = self.critic.fit(sample, kind=kind)
+        loss = self.critic.fit(replay, kind=kind, correction=replay)
         self.critic.forget(self.pool.episodes)
-        mean_age = sum(ages) / max(len(ages), 1)
         return {
             "critic/loss": loss,
-            "critic/sample_age": mean_age,
             "critic/steps": float(self.critic.plan.steps),
             "critic/learning_rate": self.critic.plan.learning_rate,
-            "pool/episodes": float(len(self.pool)),
+            **replay.finish(),
+            **self.pool.metrics(actor_version),
         }
 
 

@@ -1,7 +1,8 @@
 """The full state of an RL run on disk, written under a temporary name and renamed.
 
 Resume is not warm start: weights, optimizer moments, schedule, critic, target network, counters
-all come back; random numbers are keyed and need no saving; the pool has files of its own.
+all come back; random numbers are keyed and need no saving; the pool's episodes have files of their
+own, its priorities are here.
 """
 
 from __future__ import annotations
@@ -35,14 +36,21 @@ class Belongings:
 
 
 def save_checkpoint(
-    folder: Path, trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings, *, keep: int
+    folder: Path,
+    trainer: AsymmetricPPOTrainer,
+    baseline: Any,
+    pool: ExperiencePool,
+    belongings: Belongings,
+    *,
+    keep: int,
 ) -> Path:
     """Write ``checkpoint-<iteration>`` and drop all but the newest ``keep``."""
     done = folder / f"checkpoint-{trainer.progress.iteration}"
     partial = folder / f"partial-{trainer.progress.iteration}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    torch.save(_state(trainer, baseline, belongings), partial / STATE)
+    state = _state(trainer, baseline, belongings) | {"pool": pool.state_dict()}
+    torch.save(state, partial / STATE)
     if belongings.best.exists():
         shutil.copyfile(belongings.best, partial / BEST)
     write_trajectories(partial / WAITING, trainer.progress.waiting)
@@ -88,6 +96,7 @@ def load_checkpoint(
         waiting=read_trajectories(folder / WAITING),
     )
     pool.restore(before=state["iteration"])
+    pool.load_state_dict(state["pool"])
     extra: dict[str, Any] = state["extra"]
     return extra
 

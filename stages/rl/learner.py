@@ -31,6 +31,8 @@ from stages.rl.rows import (
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
+LogitsOf = Callable[[Tensor, Tensor], Tensor]
+"""(ids, action mask) -> (n, V) logits at the n action tokens."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +96,36 @@ class ActorLearner:
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
         done = []
+        for row, chosen in self._scored(rows, self.setup.reference_logits, temperature):
+            reference = torch.zeros_like(row.behaviour)
+            reference[row.mask] = chosen
+            done.append(replace(row, reference=reference))
+        return done
+
+    def turn_log_ratios(self, episodes: Sequence[Trajectory], temperature: float) -> list[Tensor]:
+        """Σ_tokens (log π − log μ) of every turn, (T,) per episode, by the actor as it is now.
+
+        Raises RunError for a turn without the log-probs μ it was sampled with.
+        """
+        refuse_unscored(episodes)
+        rows = actor_rows(episodes, [[0.0] * len(e.turns) for e in episodes])
+        sums = [torch.zeros(len(e.turns)) for e in episodes]
+        self.setup.model.eval()
+        for row, now in self._scored(rows, self.setup.actor_logits, temperature):
+            per_token = now - row.behaviour[row.mask]
+            sums[row.episode].index_add_(0, row.turn[row.mask], per_token)
+        return sums
+
+    def _scored(
+        self, rows: Sequence[ActorRow], logits_of: LogitsOf, temperature: float
+    ) -> Iterator[tuple[ActorRow, Tensor]]:
+        """Every row with the log-probs of its action tokens, (n,), without gradient."""
         for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
             batch = collate(piece, self.setup.accelerator.device)
-            logits = self.setup.reference_logits(batch.ids, batch.mask)
-            log_reference = log_softmax(logits, temperature)
-            flat = log_reference.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
-            for row, chosen in zip(
-                piece, flat.cpu().split([r.actions for r in piece]), strict=True
-            ):
-                reference = torch.zeros_like(row.behaviour)
-                reference[row.mask] = chosen
-                done.append(replace(row, reference=reference))
-        return done
+            with torch.no_grad():
+                log_policy = log_softmax(logits_of(batch.ids, batch.mask), temperature)
+            flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+            yield from zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
 
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
         """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
@@ -213,6 +233,19 @@ class ActorLearner:
             return float(max(tokens, 1))
         total = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device), "sum")
         return max(float(total), 1.0) / accelerator.num_processes
+
+
+def refuse_unscored(episodes: Sequence[Trajectory]) -> None:
+    """RunError when a turn has not one behaviour log-prob for each of its action tokens."""
+    for episode in episodes:
+        for turn in episode.turns:
+            if not turn.action_ids or len(turn.logprobs) != len(turn.action_ids):
+                raise RunError(
+                    f"turn {turn.index} of an episode of task {episode.task_id} in the pool has "
+                    f"{len(turn.logprobs)} behaviour log-probs for {len(turn.action_ids)} action "
+                    "tokens, and V-trace needs one for each; set rl.critic.off_policy to none, or "
+                    "keep episodes that were not sampled out of the pool"
+                )
 
 
 def kl_to_reference(rows: Sequence[ActorRow]) -> float:

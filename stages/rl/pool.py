@@ -1,43 +1,83 @@
 """The experience pool (F9): durable, bounded, the critic's own diet.
 
-Episodes with raw reward components, one JSON-lines file per iteration, written under a
-temporary name and renamed. The oldest files leave when the bound is passed.
+Episodes, whole or partial, with raw reward components and the actor's version, one JSON-lines
+file per iteration, written under a temporary name and renamed. The oldest files leave when a
+bound, of episodes or of bytes, is passed. Priorities live in memory and in the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.interaction.trajectory import Trajectory
 
+GIB = 2**30
+SMALLEST_PRIORITY = 1e-3
+"""Added to every error (rewards are in units of success), so that no episode is lost for good."""
+
+
+@dataclass
+class Shard:
+    """What one iteration left."""
+
+    episodes: list[Trajectory]
+    size: int
+    """Bytes on disk."""
+    priorities: list[float]
+    """The critic's mean absolute error on each episode when it was last fitted to it."""
+
 
 class ExperiencePool:
-    """Whole and partial trajectories of the last iterations, on disk and in memory."""
+    """Whole and partial trajectories of the last iterations, on disk and in memory.
 
-    def __init__(self, folder: Path, *, max_episodes: int, spare_iterations: int = 0) -> None:
+    Samples are uniform at ``priority_exponent`` 0, else proportional to the critic's absolute
+    error to that power: Schaul et al. 2016, arXiv:1511.05952, section 3.3.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_episodes: int,
+        max_bytes: int = GIB,
+        priority_exponent: float = 0.0,
+        spare_iterations: int = 0,
+    ) -> None:
         """``spare_iterations``: files stay this much longer, for checkpoints that reach back."""
-        self.folder, self.max_episodes = folder, max_episodes
-        self._spare = spare_iterations
-        self._shards: dict[int, list[Trajectory]] = {}
+        self.folder, self.max_episodes, self.max_bytes = folder, max_episodes, max_bytes
+        self._exponent, self._spare = priority_exponent, spare_iterations
+        self._shards: dict[int, Shard] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def __len__(self) -> int:
-        return sum(len(shard) for shard in self._shards.values())
+        return sum(len(shard.episodes) for shard in self._shards.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk of the episodes that may be sampled."""
+        return sum(shard.size for shard in self._shards.values())
 
     @property
     def episodes(self) -> list[Trajectory]:
         """Oldest first."""
-        return [e for number in sorted(self._shards) for e in self._shards[number]]
+        return [episode for episode, _ in self._entries()]
 
     def add(self, iteration: int, episodes: Sequence[Trajectory]) -> None:
-        """Store one iteration's episodes; whole old iterations leave beyond the bound."""
+        """Store one iteration's episodes; whole old iterations leave beyond the bounds.
+
+        The newest iteration always stays. New episodes get the largest priority there is.
+        """
         write_trajectories(self._file(iteration), episodes)
-        self._shards[iteration] = list(episodes)
+        largest = max((p for _, p in self._entries()), default=1.0)
+        size = self._file(iteration).stat().st_size
+        self._shards[iteration] = Shard(list(episodes), size, [largest] * len(episodes))
         self._shrink()
         for file in self.folder.glob("*.jsonl"):
             if int(file.stem) < min(self._shards) - self._spare:
@@ -46,14 +86,43 @@ class ExperiencePool:
     def sample(
         self, count: int, rng: np.random.Generator, *, version: int, max_age: int
     ) -> list[Trajectory]:
-        """``count`` episodes, uniform with replacement, at most ``max_age`` versions old.
+        """``count`` episodes, with replacement, at most ``max_age`` versions old.
 
         Raises ValueError when nothing is young enough.
         """
-        young = [e for e in self.episodes if version - e.actor_version <= max_age]
-        if not young:
-            raise ValueError(f"no episode within {max_age} versions of actor {version}")
-        return [young[i] for i in rng.integers(len(young), size=count)]
+        young, chances = self._chances(version, max_age)
+        if self._exponent == 0:
+            drawn = rng.integers(len(young), size=count)
+        else:
+            drawn = rng.choice(len(young), size=count, p=chances)
+        return [young[i] for i in drawn]
+
+    def importance_weights(
+        self, episodes: Sequence[Trajectory], *, version: int, max_age: int
+    ) -> list[float]:
+        """What undoes the uneven chances of sampled episodes: 1/(n·P), over its maximum.
+
+        The largest belongs to the least likely episode of the pool, so that a weight does not
+        depend on what it was drawn with. Schaul et al. 2016, section 3.4, with β = 1.
+        """
+        young, chances = self._chances(version, max_age)
+        weight = dict(zip(map(id, young), chances.min() / chances, strict=True))
+        return [float(weight[id(e)]) for e in episodes]
+
+    def prioritise(self, errors: Mapping[int, float]) -> None:
+        """New priorities: the critic's mean absolute error by ``id`` of a pooled episode."""
+        for shard in self._shards.values():
+            for i, episode in enumerate(shard.episodes):
+                shard.priorities[i] = errors.get(id(episode), shard.priorities[i])
+
+    def metrics(self, version: int) -> dict[str, float]:
+        """How much it holds and how old that is."""
+        ages = [version - episode.actor_version for episode in self.episodes]
+        return {
+            "pool/episodes": float(len(self)),
+            "pool/bytes": float(self.size),
+            "pool/oldest_age": float(max(ages, default=0)),
+        }
 
     def restore(self, before: int) -> None:
         """Read back what iterations below ``before`` left; later files are removed."""
@@ -61,13 +130,37 @@ class ExperiencePool:
         for file in sorted(self.folder.glob("*.jsonl")):
             number = int(file.stem)
             if number < before:
-                self._shards[number] = read_trajectories(file)
+                episodes = read_trajectories(file)
+                self._shards[number] = Shard(episodes, file.stat().st_size, [1.0] * len(episodes))
             else:
                 file.unlink()
         self._shrink()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the files do not hold: priorities by iteration."""
+        return {"priorities": {n: list(shard.priorities) for n, shard in self._shards.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``, after ``restore``."""
+        for number, priorities in state["priorities"].items():
+            self._shards[number].priorities = list(priorities)
+
+    def _entries(self) -> list[tuple[Trajectory, float]]:
+        shards = [self._shards[number] for number in sorted(self._shards)]
+        return [pair for s in shards for pair in zip(s.episodes, s.priorities, strict=True)]
+
+    def _chances(self, version: int, max_age: int) -> tuple[list[Trajectory], np.ndarray]:
+        """The episodes that are young enough, and how likely each is drawn."""
+        young = [(e, p) for e, p in self._entries() if version - e.actor_version <= max_age]
+        if not young:
+            raise ValueError(f"no episode within {max_age} versions of actor {version}")
+        scores = (np.array([p for _, p in young]) + SMALLEST_PRIORITY) ** self._exponent
+        return [e for e, _ in young], scores / scores.sum()
+
     def _shrink(self) -> None:
-        while len(self) > self.max_episodes and len(self._shards) > 1:
+        while len(self._shards) > 1 and (
+            len(self) > self.max_episodes or self.size > self.max_bytes
+        ):
             del self._shards[min(self._shards)]
 
     def _file(self, iteration: int) -> Path:

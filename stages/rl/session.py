@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from stages.common.console import progress, say, warn
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
@@ -40,9 +42,13 @@ class Session:
         self.pool = ExperiencePool(
             folder.path / "pool",
             max_episodes=recipe.rl.pool.max_episodes,
+            max_bytes=recipe.rl.pool.max_bytes,
+            priority_exponent=recipe.rl.pool.exponent,
             spare_iterations=recipe.rl.checkpoint_every * KEEP_CHECKPOINTS,
         )
-        self.baseline = assembly.build_baseline(recipe, self.rewarding, self.pool)
+        self.baseline = assembly.build_baseline(
+            recipe, self.rewarding, self.pool, turn_log_ratios=self._turn_log_ratios
+        )
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
@@ -136,6 +142,9 @@ class Session:
             scored = self.learner.with_drift(scored, self.recipe.rl.actor.temperature)
         return scored
 
+    def _turn_log_ratios(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
+        return self.learner.turn_log_ratios(episodes, self.recipe.rl.actor.temperature)
+
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         dropped = self.recipe.rl.episodes - len(episodes)
         figures = episode_metrics(episodes, self.rewarding.mix) | {"dropped": dropped}
@@ -168,6 +177,7 @@ class Session:
                 self.folder.checkpoints,
                 self.trainer,
                 self.baseline,
+                self.pool,
                 self._belongings(),
                 keep=KEEP_CHECKPOINTS,
             )

@@ -129,7 +129,12 @@ def test_save_and_load_in_the_middle_changes_nothing(tmp_path):
     first, first_parts, first_learner, _ = build(**halves)
     first.train(first_parts, first_learner, iterations=2)
     saved = save_checkpoint(
-        tmp_path / "halves/checkpoints", first, first_parts.baseline, BELONGINGS, keep=1
+        tmp_path / "halves/checkpoints",
+        first,
+        first_parts.baseline,
+        first_parts.pool,
+        BELONGINGS,
+        keep=1,
     )
     first.train(first_parts, first_learner, iterations=4)
     again, parts_again, learner_again, rest = build(**halves)
@@ -148,7 +153,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
     trainer, parts, learner, _ = build(tmp_path, iterations=3, warm_up=0)
     for iteration in (1, 2, 3):
         trainer.train(parts, learner, iterations=iteration)
-        save_checkpoint(tmp_path / "c", trainer, parts.baseline, BELONGINGS, keep=2)
+        save_checkpoint(tmp_path / "c", trainer, parts.baseline, parts.pool, BELONGINGS, keep=2)
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["checkpoint-2", "checkpoint-3"]
 
 

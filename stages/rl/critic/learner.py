@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
+from stages.rl.critic.correction import AS_DRAWN, Correction
 from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts, critic_views
+from stages.rl.targets import Trace, n_step_returns, vtrace
 
-Target = Literal["td_lambda", "monte_carlo"]
+Target = Literal["td_lambda", "monte_carlo", "n_step"]
+TargetUpdate = Literal["polyak", "periodic"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,14 @@ class FitPlan:
     learning_rate: float = 1e-3
     steps: int = 30
     batch_size: int = 32
+    target_update: TargetUpdate = "polyak"
     target_rate: float = 0.5
+    target_period: int = 1
     discount: float = 1.0
     gae_lambda: float = 0.95
+    n_steps: int = 5
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
     max_grad_norm: float = 1.0
 
 
@@ -51,6 +59,29 @@ class Padded:
             gae_lambda=gae_lambda,
         )
 
+    def n_step(self, *, discount: float, n_steps: int) -> Tensor:
+        """(B, N); see ``targets.n_step_returns``."""
+        return n_step_returns(
+            self.rewards,
+            self.values,
+            self.mask,
+            bootstrap=self.bootstrap,
+            discount=discount,
+            n_steps=n_steps,
+        )
+
+    def vtrace(self, log_ratios: Tensor, *, discount: float, trace: Trace) -> Tensor:
+        """(B, N); see ``targets.vtrace``."""
+        return vtrace(
+            self.rewards,
+            self.values,
+            log_ratios,
+            self.mask,
+            bootstrap=self.bootstrap,
+            discount=discount,
+            trace=trace,
+        )
+
 
 class CriticLearner:
     """V(c_t) with a slow target network.
@@ -70,6 +101,7 @@ class CriticLearner:
         self.network, self.plan, self.parts = network, plan, parts
         self.target = copy.deepcopy(network).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(network.parameters(), lr=plan.learning_rate)
+        self.fits = 0
         self._turn_rewards = turn_rewards
         self._prepared: dict[tuple[int, ...], Any] = {}
 
@@ -95,15 +127,28 @@ class CriticLearner:
         )
 
     def targets(
-        self, episodes: Sequence[Trajectory], slow_values: Sequence[Tensor], *, kind: Target
+        self,
+        episodes: Sequence[Trajectory],
+        slow_values: Sequence[Tensor],
+        *,
+        kind: Target,
+        log_ratios: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """What V is fitted to, from the target network's values: (B, N) returns and mask.
 
-        td_lambda: λ-returns; monte_carlo: λ=1. Truncated episodes bootstrap in both.
+        td_lambda: λ-returns; monte_carlo: λ=1; n_step: n rewards, then a value. Truncated
+        episodes bootstrap in all. With ``log_ratios`` of the turns they become V-trace targets.
         """
-        slow = self.padded(episodes, slow_values)
-        gae_lambda = 1.0 if kind == "monte_carlo" else self.plan.gae_lambda
-        _, returns = slow.gae(discount=self.plan.discount, gae_lambda=gae_lambda)
+        slow, plan = self.padded(episodes, slow_values), self.plan
+        gae_lambda = plan.gae_lambda if kind == "td_lambda" else 1.0
+        if log_ratios is not None:
+            ratios = nn.utils.rnn.pad_sequence(list(log_ratios), batch_first=True)
+            steps = plan.n_steps if kind == "n_step" else None
+            trace = Trace(plan.rho_bar, plan.c_bar, gae_lambda, steps)
+            return slow.vtrace(ratios, discount=plan.discount, trace=trace), slow.mask
+        if kind == "n_step":
+            return slow.n_step(discount=plan.discount, n_steps=plan.n_steps), slow.mask
+        _, returns = slow.gae(discount=plan.discount, gae_lambda=gae_lambda)
         return returns, slow.mask
 
     def surprise(self, episodes: Sequence[Trajectory]) -> float:
@@ -112,7 +157,13 @@ class CriticLearner:
         _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
         return explained_variance(now.values, returns, now.mask)
 
-    def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
+    def fit(
+        self,
+        sample: Callable[[int], Sequence[Trajectory]],
+        *,
+        kind: Target,
+        correction: Correction = AS_DRAWN,
+    ) -> float:
         """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss."""
         losses = []
         slow: dict[int, Tensor] = {}  # the target network stands still during a fit
@@ -120,11 +171,20 @@ class CriticLearner:
             episodes = sample(self.plan.batch_size)
             new = list({id(e): e for e in episodes if id(e) not in slow}.values())
             slow |= zip(map(id, new), self.values(new, slow=True), strict=True)
-            returns, mask = self.targets(episodes, [slow[id(e)] for e in episodes], kind=kind)
+            returns, mask = self.targets(
+                episodes,
+                [slow[id(e)] for e in episodes],
+                kind=kind,
+                log_ratios=correction.log_ratios(episodes),
+            )
             output = self.network.outputs([self._numbers(e) for e in episodes])
             # c_T is read only to bootstrap: it has no target of its own
             before = torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])
-            loss = self.network.loss(output[before], returns[mask]).mean()
+            weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
+            loss = (weights * self.network.loss(output[before], returns[mask])).mean()
+            error = torch.zeros_like(returns)
+            error[mask] = self.network.values(output[before]).detach() - returns[mask]
+            correction.observe(episodes, mean_size(error, mask))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(self.network.parameters(), self.plan.max_grad_norm)
@@ -144,6 +204,7 @@ class CriticLearner:
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "fits": self.fits,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,6 +212,7 @@ class CriticLearner:
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.fits = state["fits"]
 
     def _forward(self, network: CriticNetwork, episodes: Sequence[Trajectory]) -> list[Tensor]:
         flat = network([self._numbers(e) for e in episodes])
@@ -167,7 +229,21 @@ class CriticLearner:
         return self.network.prepare(critic_views(episode, self.parts))
 
     def _follow(self) -> None:
-        """Polyak step of the target network: target ← (1−τ)·target + τ·network."""
+        """After a fit: target ← (1−τ)·target + τ·network, or a plain copy now and then.
+
+        Lillicrap et al. 2016, arXiv:1509.02971 (polyak); Mnih et al. 2015 (periodic).
+        """
+        self.fits += 1
+        if self.plan.target_update == "periodic":
+            if self.fits % self.plan.target_period == 0:
+                self.target.load_state_dict(self.network.state_dict())
+            return
         with torch.no_grad():
             for slow, fast in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 slow.lerp_(fast, self.plan.target_rate)
+
+
+def mean_size(error: Tensor, mask: Tensor) -> list[float]:
+    """Mean absolute error over the turns of each episode; both (B, N)."""
+    means = torch.where(mask, error.abs(), 0.0).sum(1) / mask.sum(1).clamp(min=1)
+    return [float(m) for m in means]

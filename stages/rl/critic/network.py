@@ -44,12 +44,16 @@ class CriticNetwork(nn.Module):
 
     def forward(self, episodes: Sequence[Any]) -> Tensor:
         """Values of all views."""
-        return self.head.value(self.outputs(episodes))
+        return self.values(self.outputs(episodes))
 
     def outputs(self, episodes: Sequence[Any]) -> Tensor:
         """What the head says of all views; ``loss`` takes it."""
         output: Tensor = self.head(self.trunk(episodes))
         return output
+
+    def values(self, output: Tensor) -> Tensor:
+        """(N,) values of what ``outputs`` gave."""
+        return self.head.value(output)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """(N,) losses of (N,) targets, to be averaged by the caller."""

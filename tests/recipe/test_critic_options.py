@@ -1,0 +1,92 @@
+"""Options of critic and pool in a recipe: sizes in words, refusals in a sentence, advice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.common.errors import UsageError
+from stages.recipe.describe import describe
+from stages.recipe.load import load_recipe
+from stages.recipe.models import Recipe
+from stages.recipe.ranges import advice
+from tests.recipe.bad_recipes import GOOD
+
+TINY = 430_000
+VTRACE = "rl.critic.off_policy=vtrace"
+
+
+@pytest.fixture
+def recipe_with(tmp_path: Path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(GOOD)
+
+    def load(*overrides: str) -> Recipe:
+        return load_recipe(path, overrides)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("1000", 1000), ("512 MiB", 2**29), ("1.5GB", 1_500_000_000)]
+)
+def test_the_pools_size_in_words(recipe_with, tmp_path, given, size):
+    recipe = recipe_with(f"rl.pool.max_bytes={given}")
+    assert recipe.rl.pool.max_bytes == size
+    shown = yaml.safe_load(describe(recipe))
+    assert Recipe.model_validate(shown).rl.pool.max_bytes == size
+    assert recipe_with().rl.pool.max_bytes == 2**30
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rl.pool.max_bytes=lots", ("rl.pool.max_bytes = 'lots'", "a size in bytes", "512 MiB")),
+        ("rl.pool.max_bytes=0", ("rl.pool.max_bytes = 0", "of at least 1")),
+        ("rl.pool.max_bytes=true", ("rl.pool.max_bytes = true",)),
+        ("rl.pool.sampling=prioritized", ("uniform, prioritised", "did you mean prioritised")),
+        ("rl.pool.priority_exponent=-1", ("of at least 0",)),
+        ("rl.critic.target=nstep", ("td_lambda, monte_carlo, n_step", "did you mean n_step")),
+        ("rl.critic.n_steps=0", ("a whole number of at least 1",)),
+        ("rl.critic.off_policy=v_trace", ("none, vtrace", "did you mean vtrace")),
+        ("rl.critic.rho_bar=0", ("a number above 0",)),
+        ("rl.critic.c_bar=-1", ("a number above 0",)),
+        ("rl.critic.target_update=copy", ("polyak, periodic",)),
+        ("rl.critic.target_period=0", ("a whole number of at least 1",)),
+    ],
+)
+def test_a_bad_value_is_refused_in_a_sentence(recipe_with, override, words):
+    with pytest.raises(UsageError) as refusal:
+        recipe_with(override)
+    assert all(word in str(refusal.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ((VTRACE, "rl.critic.rho_bar=0.5", "rl.critic.c_bar=0.5"), "rl.critic.rho_bar = 0.5 is"),
+        ((VTRACE, "rl.critic.c_bar=0.5"), "rl.critic.c_bar = 0.5 is outside"),
+        ((VTRACE, "rl.critic.c_bar=2"), "c_bar = 2 is above rl.critic.rho_bar = 1"),
+        (
+            ("rl.critic.target_update=periodic", "rl.critic.target_period=50"),
+            "rl.critic.target_period = 50",
+        ),
+        (
+            ("rl.pool.sampling=prioritised", "rl.pool.priority_exponent=2"),
+            "rl.pool.priority_exponent = 2",
+        ),
+    ],
+)
+def test_unusual_values_are_told_where_they_act(recipe_with, overrides, words):
+    lines = advice(recipe_with(*overrides), TINY, "rl")
+    assert len([line for line in lines if words in line]) == 1
+    assert all("watch" in line for line in lines)
+    switched_off = overrides[1:]
+    assert advice(recipe_with(*switched_off), TINY) == []
+
+
+def test_defaults_are_usual_where_they_act(recipe_with):
+    switches = (VTRACE, "rl.critic.target_update=periodic", "rl.pool.sampling=prioritised")
+    assert advice(recipe_with(*switches), TINY) == []
