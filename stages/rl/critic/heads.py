@@ -108,7 +108,7 @@ def gaussian_histogram(
     becomes the one-hot bin of y; well inside the range its mean is y.
 
     Args:
-        targets: float, (N,), clipped to the range. edges: float, (bins + 1,), evenly spaced, rising.
+        targets: float, (N,), clipped to the range. edges: float, (bins + 1,), rising evenly.
 
     Returns:
         (N, bins), rows sum to 1.

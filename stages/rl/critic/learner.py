@@ -12,16 +12,25 @@ from torch import Tensor, nn
 
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
+from stages.rl.critic.ensemble import Ensemble
+from stages.rl.critic.heads import share_outside
 from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts, critic_views
 
 Target = Literal["td_lambda", "monte_carlo"]
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
 
 
 @dataclass(frozen=True)
 class FitPlan:
     """How the critic is fitted: cadence and targets."""
 
+    optimizer: str = "adamw"
     learning_rate: float = 1e-3
     steps: int = 30
     batch_size: int = 32
@@ -61,7 +70,7 @@ class CriticLearner:
 
     def __init__(
         self,
-        network: CriticNetwork,
+        network: CriticNetwork | Ensemble,
         *,
         plan: FitPlan,
         parts: ViewParts,
@@ -69,7 +78,8 @@ class CriticLearner:
     ) -> None:
         self.network, self.plan, self.parts = network, plan, parts
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(network.parameters(), lr=plan.learning_rate)
+        build: Any = OPTIMIZERS[plan.optimizer]
+        self.optimizer = build(network.parameters(), lr=plan.learning_rate)
         self._turn_rewards = turn_rewards
         self._prepared: dict[tuple[int, ...], Any] = {}
 
@@ -109,8 +119,29 @@ class CriticLearner:
     def surprise(self, episodes: Sequence[Trajectory]) -> float:
         """Explained variance of Monte-Carlo returns on episodes it has not been fitted to."""
         now = self.padded(episodes, self.values(episodes))
-        _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
-        return explained_variance(now.values, returns, now.mask)
+        return explained_variance(now.values, self._monte_carlo(now), now.mask)
+
+    def remarks(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """What else is to be said of new episodes, by the kind of network.
+
+        The share of Monte-Carlo returns outside the head's range, where it has one; an ensemble's
+        disagreement, the mean spread between its members.
+        """
+        said = {}
+        if self.network.value_range is not None:
+            now = self.padded(episodes, self.values(episodes))
+            returns = self._monte_carlo(now)[now.mask]
+            said["clipped_targets"] = share_outside(returns, self.network.value_range)
+        if isinstance(self.network, Ensemble):
+            with torch.no_grad():
+                spread = self.network.spread([self._numbers(e) for e in episodes])
+            said["disagreement"] = float(spread[_before_actions(episodes)].mean())
+        return said
+
+    def warm_start(self, weights: dict[str, Tensor]) -> None:
+        """Another critic's weights, also for the target network; the optimizer stays fresh."""
+        self.network.load_state_dict(weights)
+        self.target.load_state_dict(weights)
 
     def fit(self, sample: Callable[[int], Sequence[Trajectory]], *, kind: Target) -> float:
         """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss."""
@@ -123,8 +154,7 @@ class CriticLearner:
             returns, mask = self.targets(episodes, [slow[id(e)] for e in episodes], kind=kind)
             output = self.network.outputs([self._numbers(e) for e in episodes])
             # c_T is read only to bootstrap: it has no target of its own
-            before = torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])
-            loss = self.network.loss(output[before], returns[mask]).mean()
+            loss = self.network.loss(output[_before_actions(episodes)], returns[mask]).mean()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(self.network.parameters(), self.plan.max_grad_norm)
@@ -152,9 +182,15 @@ class CriticLearner:
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def _forward(self, network: CriticNetwork, episodes: Sequence[Trajectory]) -> list[Tensor]:
+    def _forward(
+        self, network: CriticNetwork | Ensemble, episodes: Sequence[Trajectory]
+    ) -> list[Tensor]:
         flat = network([self._numbers(e) for e in episodes])
         return list(flat.split([len(e.turns) + 1 for e in episodes]))
+
+    def _monte_carlo(self, now: Padded) -> Tensor:
+        _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
+        return returns
 
     def _numbers(self, episode: Trajectory) -> Any:
         if not episode.key:
@@ -171,3 +207,8 @@ class CriticLearner:
         with torch.no_grad():
             for slow, fast in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 slow.lerp_(fast, self.plan.target_rate)
+
+
+def _before_actions(episodes: Sequence[Trajectory]) -> Tensor:
+    """Which of the views c_0 … c_T of each episode stand before an action: all but the last."""
+    return torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])
