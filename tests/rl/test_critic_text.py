@@ -17,7 +17,7 @@ from stages.rl.critic.text import Pieces, WordReader, newest
 from stages.rl.critic.trunks import build_network, load_critic, save_critic
 from stages.rl.critic.views import View, action_views, critic_views
 from tests.rl.test_critic import three_turns
-from tests.tiny_models import tiny_qwen3
+from tests.tiny_models import tiny_bert, tiny_qwen3
 
 PIECES = Pieces(
     start=[1] * 5,
@@ -105,6 +105,20 @@ def test_values_do_not_depend_on_packing_or_order(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(trunk(episodes), whole, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(trunk(episodes[::-1]), torch.cat([whole[5:], whole[:5]]))
     assert whole.std() > 0.01  # views differ
+
+
+def test_dropout_stays_off(tmp_path: Path) -> None:
+    trunk = EncoderTrunk.load(tiny_bert(tmp_path / "bert"), max_tokens=96)
+    assert trunk.encoder.config.hidden_dropout_prob > 0
+    trunk.train()
+    rows = [trunk.prepare(critic_views(three_turns()))]
+    torch.testing.assert_close(trunk(rows), trunk(rows), rtol=0, atol=0)
+
+
+def test_a_broken_description_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "critic.json").write_text('{"trunk": "light", "no_such_option": 1}')
+    with pytest.raises(UsageError, match=r"critic\.json describes no critic"):
+        load_critic(tmp_path)
 
 
 def test_packed_batches_hold_every_row_once_within_the_budget() -> None:

@@ -156,6 +156,8 @@ def reads_causally(encoder: Any) -> bool:
 
 
 def _texts(view: View) -> list[str]:
-    """Start, limits, state, action (or nothing), then the exchanges."""
+    """Start, limits, state, action (or nothing), then the exchanges; each ends its line."""
     action = view.proposed() if view.action else ""
-    return [view.start(), view.limits(), view.shown(), action, *(e.text() for e in view.history)]
+    exchanges = (e.text() for e in view.history)
+    parts = [view.start(), view.limits(), view.shown(), action, *exchanges]
+    return [f"{text}\n" if text else "" for text in parts]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from stages.common.errors import UsageError
@@ -72,7 +73,12 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} holds no {CONFIG}; give the critic/ folder of an rl run")
     options = read_json(folder / CONFIG)
-    critic = CriticSection.model_validate(options)
+    try:
+        critic = CriticSection.model_validate(options)
+    except ValidationError:
+        raise UsageError(
+            f"{folder / CONFIG} describes no critic that this version knows; train it again."
+        ) from None
     own = critic.trunk in (LIGHT, SCRATCH)
     budget = critic.view.max_tokens
     network = _network(
