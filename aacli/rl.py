@@ -16,6 +16,15 @@ from stages.common.errors import UsageError
 NoReward = Annotated[
     bool, typer.Option("--no-reward", help="Learn from the environment alone, without scores.")
 ]
+WarmStart = Annotated[
+    Path | None,
+    typer.Option(
+        "--warm-start",
+        metavar="CRITIC",
+        help="Start the critic with the weights of another run's critic/ folder.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +38,7 @@ def rl(
     sft: SftFolder = None,
     reward: RewardFolder = None,
     no_reward: NoReward = False,
+    warm_start: WarmStart = None,
 ) -> None:
     """Stage 3: let the actor act and learn from what comes of it, with a critic beside it."""
     if no_reward and reward:
@@ -36,6 +46,7 @@ def rl(
     loaded = options.load(recipe, *(["rl.rewards.reward_model=0"] if no_reward else []))
     weight = loaded.rl.rewards.reward_model
     parents: dict[str, Path | None] = {"sft": sft} | ({"reward": reward} if weight > 0 else {})
+    parents |= {"critic": warm_start} if warm_start else {}
     request = stage_request(loaded, options, "rl", parents)
     if weight > 0:
         require_reward(weight, request.parents["reward"])

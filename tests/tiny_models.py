@@ -117,3 +117,25 @@ def _save(architecture: Any, config: Any, tokenizer: Any, folder: Path) -> Path:
         architecture(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Path(folder)
+
+
+def tiny_bert(folder: Path) -> Path:
+    """Save a random BERT with a word-piece tokenizer: another family than any actor's."""
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder.mkdir(parents=True, exist_ok=True)
+    words = BertWordPieceTokenizer()
+    view = "goal facts solved state did got turns left tokens proposed 0 1 2 3 4 5 6 7 8 9"
+    words.train_from_iterator([*CORPUS, view] * 3, 400, show_progress=False)
+    words.save_model(str(folder))
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"))
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=512,
+    )
+    return _save(BertModel, config, tokenizer, folder)

@@ -41,7 +41,8 @@ class RunRequest:
     """Validate everything, train nothing, write nothing."""
     quiet: bool = False
     parents: Mapping[str, Path] = field(default_factory=dict)
-    """Run folders of earlier stages, by the keys ``sft`` and ``reward``."""
+    """Run folders of earlier stages, by the keys ``sft`` and ``reward``; ``critic``: one to start
+    from."""
 
 
 class MetricsWriter:

@@ -154,7 +154,7 @@ class ViewSection(Section):
     privileged: bool = True
     """Privileged facts of the environment (gold answer, remaining sub-goals)."""
     max_tokens: int = Field(512, ge=16)
-    """Token budget of a text view; the middle of the history is cut first."""
+    """Token budget of a text view: the middle of history and state is cut; goal and facts never."""
 
     @model_validator(mode="before")
     @classmethod
@@ -182,11 +182,25 @@ class CriticSection(Section):
     kind: Literal["v", "none"] = "v"
     """v: value of the enriched state; none: leave-one-out mean of returns as the baseline."""
     trunk: str = "light"
-    """light (pooled embeddings, recurrent over turns) or a Hugging Face encoder folder or id."""
+    """light (pooled embeddings, recurrent over turns), scratch (a fresh transformer encoder),
+    reward-model (a copy of its trunk), or a Hugging Face encoder folder or id."""
     hidden_size: int = Field(96, ge=8)
-    """Width of the light trunk."""
+    """Width of the light and scratch trunks."""
+    layers: int = Field(6, ge=1)
+    """Depth of the scratch trunk."""
+    loss: Literal["mse", "huber", "hl_gauss"] = "mse"
+    """mse; huber (errors beyond a quarter of success count linearly); hl_gauss (cross-entropy to a
+    histogram of the smeared target)."""
+    value_range: tuple[float, float] = (-1.0, 2.0)
+    """hl_gauss: lowest and highest value, in units of success; targets outside are clipped."""
+    bins: int = Field(51, ge=2)
+    """hl_gauss: bins over the range."""
+    ensemble: int = Field(1, ge=1)
+    """Critics whose mean is the value; each sees the episodes with bootstrap weights of its own."""
     view: ViewSection = ViewSection()
     """What it sees."""
+    optimizer: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
+    """Its own optimizer, of torch, with torch's settings."""
     learning_rate: float = Field(1e-3, gt=0)
     """Its own rate; from scratch it needs a larger one than the actor's (see README)."""
     steps: int = Field(30, ge=1)
@@ -216,6 +230,14 @@ class CriticSection(Section):
     """Gradient clipping by norm."""
     warm_up: WarmUpSection = WarmUpSection()
     """Learning before the actor moves."""
+
+    @field_validator("value_range")
+    @classmethod
+    def _range_around_zero(cls, given: tuple[float, float]) -> tuple[float, float]:
+        low, high = given
+        if not low < 0 < high:
+            raise ValueError(f"[{low:g}, {high:g}], expected a number below 0 and one above")
+        return given
 
 
 class PoolSection(Section):

@@ -23,7 +23,7 @@ from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
 from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.critic.learner import CriticLearner, FitPlan
-from stages.rl.critic.trunks import build_network
+from stages.rl.critic.trunks import build_network, fitting_weights
 from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
@@ -122,10 +122,10 @@ def build_baseline(
     critic, ppo = recipe.rl.critic, recipe.rl.ppo
     if critic.kind == "none":
         return LeaveOneOutBaseline(rewarding.turn_rewards, discount=ppo.discount)
-    network = build_network(
-        critic.trunk, hidden_size=critic.hidden_size, max_tokens=critic.view.max_tokens
-    )
+    reward = rewarding.scorer.folder if rewarding.scorer else None
+    network = build_network(critic, reward=reward)
     plan = FitPlan(
+        optimizer=critic.optimizer,
         learning_rate=critic.learning_rate,
         steps=critic.steps,
         batch_size=critic.batch_size,
@@ -152,6 +152,16 @@ def build_baseline(
     )
     corrected = critic.off_policy == "vtrace"
     return LearnedBaseline(learner, pool, cadence, turn_log_ratios if corrected else None)
+
+
+def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
+    """Give the baseline a saved critic's weights. Raises UsageError unless it is built alike."""
+    if not isinstance(baseline, LearnedBaseline):
+        raise UsageError(
+            f"--warm-start {critic} is given, but rl.critic.kind is {recipe.rl.critic.kind}, which "
+            "learns no values; leave one of them out."
+        )
+    baseline.start_from(fitting_weights(baseline.critic.network, recipe.rl.critic, critic))
 
 
 def view_parts(recipe: Recipe) -> ViewParts:

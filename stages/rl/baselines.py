@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from stages.common.console import warn
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import gae, leave_one_out, whiten
@@ -82,6 +84,8 @@ class LearnedBaseline:
         self._turn_log_ratios = turn_log_ratios
         self.warm_ups = 0
         self.warm = cadence.warm_up_iterations == 0
+        self.fitted = False
+        self._warned = False
 
     @property
     def ready(self) -> bool:
@@ -92,11 +96,44 @@ class LearnedBaseline:
         """Explained variance on the newest episodes before they are fitted; ends the warm-up."""
         explained = self.critic.surprise(episodes)
         if not self.warm:
-            fitted = self.warm_ups > 0  # an untrained critic's zero is not a verdict
-            good = fitted and explained > self.cadence.min_explained_variance
-            self.warm = good or self.warm_ups >= self.cadence.warm_up_iterations
+            self._gate(explained)
+        remarks = self.critic.remarks(episodes)
+        clipped = remarks.get("clipped_targets", 0.0)
+        if clipped and not self._warned:
+            self._warned = True
+            warn(
+                f"{clipped:.0%} of the returns lie outside rl.critic.value_range and are clipped; "
+                "widen it."
+            )
+        return {
+            "critic/explained_variance": explained,
+            "critic/warm": float(self.warm),
+            **{f"critic/{name}": figure for name, figure in remarks.items()},
+        }
+
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """A critic fitted elsewhere: its first judgement may already end the warm-up."""
+        self.critic.warm_start(weights)
+        self.fitted = True
+
+    def _gate(self, explained: float) -> None:
+        """End the warm-up if the critic explains what it has not seen, or if the limit has come."""
+        limit, least = self.cadence.warm_up_iterations, self.cadence.min_explained_variance
+        fitted = self.fitted or self.warm_ups > 0  # an untrained critic's zero is not a verdict
+        good = fitted and explained > least
+        self.warm = good or self.warm_ups >= limit
+        if not self.warm:
             self.warm_ups += 1
-        return {"critic/explained_variance": explained, "critic/warm": float(self.warm)}
+        elif not good:
+            seen = (
+                "is undefined as the returns do not vary"
+                if math.isnan(explained)
+                else f"is {explained:.2f}, not above {least:g}"
+            )
+            warn(
+                f"the critic's warm-up ends at its limit of {limit} iterations: its explained "
+                f"variance {seen}; see rl.critic.warm_up."
+            )
 
     def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
         """GAE(γ, λ) over turns, and the review of every finished turn."""

@@ -171,6 +171,7 @@ class ActorLearner:
             "actor/kl": kl_to_reference(rows),
             "actor/grad_norm": float(np.mean(norms)),
             "actor/updates": len(norms),
+            "actor/learning_rate": float(self.setup.optimizer.param_groups[0]["lr"]),
         }
 
     def _minibatches(

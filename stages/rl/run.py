@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, UsageError
-from stages.common.manifest import Manifest, build_manifest, verify_parent
+from stages.common.manifest import Manifest, build_manifest, content_hash, verify_parent
 from stages.common.run_folder import RunFolder, RunRequest
 from stages.common.seeding import seed_everything, set_threads
 from stages.recipe.models import Recipe
@@ -23,6 +23,8 @@ class Parents:
     sft_manifest: Manifest
     reward: Path | None
     reward_manifest: Manifest | None
+    critic: Path | None = None
+    """Another run's critic to start from."""
 
 
 def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         "rl",
         recipe=recipe.model_dump(mode="json"),
         parents=folders,
+        data=_warm_start(parents.critic),
         metrics=summary,
     )
     folder.finish(manifest, summary)
@@ -61,7 +64,7 @@ def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
     from stages.rl.session import Session
 
     check_trackers(recipe.tracking.report_to)
-    return Session(recipe, folder, parents.sft, parents.reward)
+    return Session(recipe, folder, parents.sft, parents.reward, parents.critic)
 
 
 def _rehearse(recipe: Recipe, parents: Parents) -> None:
@@ -76,8 +79,9 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
     if sft is None:
         raise UsageError("aac rl needs an SFT folder; run aac sft first or name one with --sft")
     sft_manifest = verify_parent(sft, "sft")
+    critic = request.parents.get("critic")
     if recipe.rl.rewards.reward_model == 0:
-        return Parents(sft, sft_manifest, None, None)
+        return Parents(sft, sft_manifest, None, None, critic)
     reward = request.parents.get("reward")
     if reward is None:
         raise HandoffError(
@@ -86,7 +90,12 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
         )
     reward_manifest = verify_parent(reward, "reward")
     _verify_tokenizers(reward, reward_manifest, sft, sft_manifest)
-    return Parents(sft, sft_manifest, reward, reward_manifest)
+    return Parents(sft, sft_manifest, reward, reward_manifest, critic)
+
+
+def _warm_start(critic: Path | None) -> dict[str, str]:
+    """What the manifest says of the critic the run started from."""
+    return {} if critic is None else {f"critic {critic}": content_hash(critic)}
 
 
 def _verify_tokenizers(reward: Path, theirs: Manifest, sft: Path, ours: Manifest) -> None:

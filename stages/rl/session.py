@@ -33,7 +33,15 @@ KEEP_CHECKPOINTS = 2
 class Session:
     """Builds everything, then ``resume`` → ``train`` → ``save``."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, sft: Path, reward: Path | None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        sft: Path,
+        reward: Path | None,
+        critic: Path | None = None,
+    ) -> None:
+        """Folders of the SFT actor, of the reward model, and of a critic to start from."""
         self.recipe, self.folder = recipe, folder
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
@@ -49,6 +57,8 @@ class Session:
         self.baseline = assembly.build_baseline(
             recipe, self.rewarding, self.pool, turn_log_ratios=self._turn_log_ratios
         )
+        if critic is not None:
+            assembly.warm_start(recipe, self.baseline, critic)
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)

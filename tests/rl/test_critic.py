@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from stages.interaction.trajectory import Action
-from stages.rl.critic.encoder import EncoderTrunk, cut_middle
+from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.learner import CriticLearner, FitPlan
 from stages.rl.critic.light import LightTrunk
 from stages.rl.critic.network import CriticNetwork
+from stages.rl.critic.text import cut_middle
 from stages.rl.critic.trunks import load_critic, save_critic
 from stages.rl.critic.views import ViewParts, action_views, critic_views
 from tests.rl.worlds import BETWEEN, START, episode
@@ -252,7 +253,7 @@ def test_a_long_view_loses_the_middle_of_its_history_only(encoder_folder):
     ]
     views = critic_views(whole.with_turns(wordy), ViewParts(state=False))
     ids = trunk.prepare(views)[3].tolist()
-    text = trunk._tokenizer.decode(ids)
+    text = trunk.reader.tokenizer.decode(ids)
     assert len(ids) <= 60
     assert "goal" in text and "facts" in text and "left" in text and "after 2" in text
 
@@ -266,7 +267,7 @@ def test_cut_middle():
 def test_light_critic_saves_and_loads(tmp_path):
     network = CriticNetwork(LightTrunk(16))
     torch.nn.init.normal_(network.head.linear.weight)
-    options = {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 9}}
+    options = {"trunk": "light", "hidden_size": 16, "view": {"max_tokens": 16}}
     save_critic(network, tmp_path, options)
     again, _ = load_critic(tmp_path)
     views = [network.prepare(critic_views(three_turns()))]
@@ -275,10 +276,11 @@ def test_light_critic_saves_and_loads(tmp_path):
 
 def test_an_unknown_trunk_is_explained(tmp_path):
     from stages.common.errors import UsageError
+    from stages.recipe.models import CriticSection
     from stages.rl.critic.trunks import build_trunk
 
     with pytest.raises(UsageError, match=r"rl\.critic\.trunk"):
-        build_trunk(str(tmp_path / "nothing"), hidden_size=8, max_tokens=16)
+        build_trunk(CriticSection(trunk=str(tmp_path / "nothing")))
 
 
 def test_a_causal_model_folder_is_an_encoder_too(tmp_path):

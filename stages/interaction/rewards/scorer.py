@@ -18,7 +18,8 @@ from stages.interaction.trajectory import Trajectory
 class RewardModelScorer:
     """Scores of (state messages, action) by the model in a finished reward run's folder.
 
-    Attributes: ``model``, ``tokenizer``; ``mean`` and ``std`` of the SFT actor's scores.
+    Attributes: ``folder``, ``model``, ``tokenizer``; ``mean`` and ``std`` of the SFT actor's
+    scores.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,6 +34,7 @@ class RewardModelScorer:
                 f"{folder} records no score mean and spread; run aac train-reward again "
                 "with --overwrite."
             )
+        self.folder = folder
         self.mean, self.std = float(manifest.score["mean"]), float(manifest.score["std"])
         self.max_length = int(manifest.recipe.get("reward", {}).get("max_length", 1024))
         self.tokenizer: Any = load_tokenizer(folder)

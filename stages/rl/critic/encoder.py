@@ -1,12 +1,13 @@
-"""The encoder trunk: any Hugging Face encoder, reading a view as text.
+"""The text trunks: a Hugging Face encoder that reads each view as text.
 
-It brings its own tokenizer. A view longer than the budget loses the middle of its history,
-never the goal, the privileged facts or the last exchanges.
+A pretrained one (a folder or hub id, the reward model's trunk) brings its own tokenizer; one from
+scratch reads hashed words. Dropout is off throughout: V(c_t) is one number per view, and fitted to
+so few episodes that early stopping by steps does what dropout would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,79 +15,149 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from stages.common.errors import UsageError
+from stages.rl.critic.text import Pieces, Reader, TokenizerReader, WordReader
 from stages.rl.critic.views import View
+
+MICROBATCH_TOKENS = 8192
+"""Padded tokens per forward of the encoder."""
 
 
 class EncoderTrunk(nn.Module):
-    """Mean-pooled last hidden state.
+    """Mean-pooled last hidden state; the last token's, where the encoder reads causally.
 
     forward: list of episodes, each a list of (L_i,) token-id tensors (one per view)
     -> (sum of views, width) features.
     """
 
-    def __init__(self, encoder: nn.Module, tokenizer: Any, *, max_tokens: int = 512) -> None:
+    def __init__(self, encoder: Any, reader: Reader, *, max_tokens: int = 512) -> None:
         super().__init__()
-        config: Any = encoder.config
-        self.encoder = encoder
-        self.width = int(config.hidden_size)
-        self._tokenizer = tokenizer
-        self._before, self._after = special_frame(tokenizer)
-        limit = getattr(config, "max_position_embeddings", max_tokens) or max_tokens
+        self.encoder = encoder.get_encoder() if encoder.config.is_encoder_decoder else encoder
+        self.reader = reader
+        self.width = int(encoder.config.hidden_size)
+        self.eval()
+        self._causal = reads_causally(self.encoder)
+        limit = getattr(encoder.config, "max_position_embeddings", None) or max_tokens + 2
         # RoBERTa-type encoders number positions from pad + 1, so two fewer than the table are safe.
-        self._max_tokens = min(max_tokens, limit - 2) - len(self._before) - len(self._after)
+        self._room = min(max_tokens, limit - 2) - len(reader.before) - len(reader.after)
 
     @classmethod
-    def load(cls, folder: str, *, max_tokens: int) -> EncoderTrunk:
+    def load(cls, folder: str | Path, *, max_tokens: int) -> EncoderTrunk:
         """From a Hugging Face folder or hub id. Raises OSError/ValueError as transformers does."""
         from transformers import AutoModel, AutoTokenizer
 
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
-        return cls(encoder, AutoTokenizer.from_pretrained(folder), max_tokens=max_tokens)
+        reader = TokenizerReader(AutoTokenizer.from_pretrained(folder))
+        return cls(encoder, reader, max_tokens=max_tokens)
 
-    def save_encoder(self, folder: Path) -> None:
-        """The encoder and its tokenizer as a plain Hugging Face folder."""
-        encoder: Any = self.encoder
-        encoder.save_pretrained(folder)
-        self._tokenizer.save_pretrained(folder)
+    @classmethod
+    def restore(cls, folder: Path, *, max_tokens: int) -> EncoderTrunk:
+        """As ``save`` left it; its weights come from the critic's own file."""
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        encoder = AutoModel.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+        reader = TokenizerReader(AutoTokenizer.from_pretrained(folder))
+        return cls(encoder, reader, max_tokens=max_tokens)
+
+    @classmethod
+    def scratch(cls, *, hidden_size: int, layers: int, max_tokens: int) -> EncoderTrunk:
+        """Fresh weights, its own tokenizer of hashed words.
+
+        A ModernBERT (Warner et al. 2024, arXiv:2412.13663): normalised before each block, so that
+        it learns from scratch at the rates a small critic needs.
+        """
+        from transformers import ModernBertConfig, ModernBertModel
+
+        heads = next(h for h in range(max(hidden_size // 32, 1), 0, -1) if hidden_size % h == 0)
+        config = ModernBertConfig(
+            vocab_size=WordReader.vocabulary,
+            hidden_size=hidden_size,
+            intermediate_size=2 * hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            max_position_embeddings=max_tokens + 2,
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+            cls_token_id=None,
+            sep_token_id=None,
+            attn_implementation="sdpa",
+        )
+        return cls(ModernBertModel(config), WordReader(), max_tokens=max_tokens)
+
+    def save(self, folder: Path) -> None:
+        """The encoder's shape and its tokenizer, as Hugging Face files."""
+        self.encoder.config.save_pretrained(folder)
+        self.reader.save(folder)
+
+    def train(self, mode: bool = True) -> EncoderTrunk:
+        """Dropout stays off."""
+        return super().train(False)
 
     def prepare(self, views: Sequence[View]) -> list[Tensor]:
-        """Token ids of each view, cut to the budget."""
-        return [torch.tensor(self._encode(v)) for v in views]
+        """Token ids of each view, cut to the budget.
+
+        Raises UsageError when goal, facts and limits alone do not fit.
+        """
+        texts = dict.fromkeys(text for view in views for text in _texts(view))
+        ids = dict(zip(texts, self.reader.ids(list(texts)), strict=True))
+        frame = len(self.reader.before) + len(self.reader.after)
+        rows = []
+        for view in views:
+            start, limits, shown, proposed, *history = [ids[text] for text in _texts(view)]
+            try:
+                row = Pieces(start, history, limits, shown, proposed).within(self._room)
+            except ValueError:
+                raise UsageError(
+                    f"rl.critic.view.max_tokens leaves {self._room} tokens, but goal, facts and "
+                    f"limits of a view alone take {len(start) + len(limits)}; set it to at least "
+                    f"{len(start) + len(limits) + frame}, within what the encoder can read."
+                ) from None
+            rows.append(torch.tensor([*self.reader.before, *row, *self.reader.after]))
+        return rows
 
     def forward(self, episodes: Sequence[Sequence[Tensor]]) -> Tensor:
         """Features of all views of the episodes, (sum of views, width)."""
         rows = [ids for episode in episodes for ids in episode]
+        batches = list(packed([len(r) for r in rows], MICROBATCH_TOKENS))
+        features = torch.cat([self._read([rows[k] for k in batch]) for batch in batches])
+        place = torch.tensor([k for batch in batches for k in batch])
+        return features[place.argsort()]
+
+    def _read(self, rows: Sequence[Tensor]) -> Tensor:
         lengths = torch.tensor([len(r) for r in rows])
-        ids = pad_sequence(rows, batch_first=True)
+        ids = pad_sequence(list(rows), batch_first=True)
         mask = torch.arange(ids.shape[1])[None] < lengths[:, None]
         out = self.encoder(input_ids=ids, attention_mask=mask.long())
-        hidden = out.last_hidden_state.float() * mask[..., None]
-        return hidden.sum(1) / lengths[:, None]
-
-    def _encode(self, view: View) -> list[int]:
-        start, end = self._ids(view.start() + "\n"), self._ids("\n" + view.end())
-        history = self._ids("\n".join(e.text() for e in view.history))
-        room = self._max_tokens - len(start) - len(end)
-        ids = start + cut_middle(history, max(room, 0)) + end
-        return [*self._before, *ids[: self._max_tokens], *self._after]
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        hidden: Tensor = out.last_hidden_state.float()
+        if self._causal:
+            return hidden[torch.arange(len(rows)), lengths - 1]
+        return (hidden * mask[..., None]).sum(1) / lengths[:, None]
 
 
-def special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The ids a tokenizer puts before and after a text ([CLS] … [SEP] and the like)."""
-    plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
-    framed = list(tokenizer("a")["input_ids"])
-    for start in range(len(framed) - len(plain) + 1):
-        if framed[start : start + len(plain)] == plain:
-            return framed[:start], framed[start + len(plain) :]
-    return [], []
+def packed(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Numbers of rows, by length, in batches of at most ``budget`` padded tokens or one row."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda k: lengths[k]):
+        if batch and lengths[number] * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
-def cut_middle(ids: list[int], room: int) -> list[int]:
-    """At most ``room`` ids: a quarter from the front, the rest from the end."""
-    if len(ids) <= room:
-        return ids
-    front = room // 4
-    return ids[:front] + ids[len(ids) - (room - front) :] if room else []
+def reads_causally(encoder: Any) -> bool:
+    """Whether a later token leaves the hidden state of an earlier one as it is: a decoder."""
+    with torch.no_grad():
+        ids = torch.tensor([[0, 1], [0, 2]])
+        first = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    return bool(torch.allclose(first[0], first[1], rtol=0, atol=1e-6))
+
+
+def _texts(view: View) -> list[str]:
+    """Start, limits, state, action (or nothing), then the exchanges; each ends its line."""
+    action = view.proposed() if view.action else ""
+    exchanges = (e.text() for e in view.history)
+    parts = [view.start(), view.limits(), view.shown(), action, *exchanges]
+    return [f"{text}\n" if text else "" for text in parts]

@@ -13,18 +13,27 @@ from torch import Tensor, nn
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
 from stages.rl.critic.correction import AS_DRAWN, Correction
+from stages.rl.critic.ensemble import Ensemble
+from stages.rl.critic.heads import share_outside
 from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts, critic_views
 from stages.rl.targets import Trace, n_step_returns, vtrace
 
 Target = Literal["td_lambda", "monte_carlo", "n_step"]
 TargetUpdate = Literal["polyak", "periodic"]
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
 
 
 @dataclass(frozen=True)
 class FitPlan:
     """How the critic is fitted: cadence and targets."""
 
+    optimizer: str = "adamw"
     learning_rate: float = 1e-3
     steps: int = 30
     batch_size: int = 32
@@ -92,7 +101,7 @@ class CriticLearner:
 
     def __init__(
         self,
-        network: CriticNetwork,
+        network: CriticNetwork | Ensemble,
         *,
         plan: FitPlan,
         parts: ViewParts,
@@ -100,7 +109,8 @@ class CriticLearner:
     ) -> None:
         self.network, self.plan, self.parts = network, plan, parts
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(network.parameters(), lr=plan.learning_rate)
+        build: Any = OPTIMIZERS[plan.optimizer]
+        self.optimizer = build(network.parameters(), lr=plan.learning_rate)
         self.fits = 0
         self._turn_rewards = turn_rewards
         self._prepared: dict[tuple[int, ...], Any] = {}
@@ -154,8 +164,29 @@ class CriticLearner:
     def surprise(self, episodes: Sequence[Trajectory]) -> float:
         """Explained variance of Monte-Carlo returns on episodes it has not been fitted to."""
         now = self.padded(episodes, self.values(episodes))
-        _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
-        return explained_variance(now.values, returns, now.mask)
+        return explained_variance(now.values, self._monte_carlo(now), now.mask)
+
+    def remarks(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """What else is to be said of new episodes, by the kind of network.
+
+        The share of Monte-Carlo returns outside the head's range, where it has one; an ensemble's
+        disagreement, the mean spread between its members.
+        """
+        said = {}
+        if self.network.value_range is not None:
+            now = self.padded(episodes, self.values(episodes))
+            returns = self._monte_carlo(now)[now.mask]
+            said["clipped_targets"] = share_outside(returns, self.network.value_range)
+        if isinstance(self.network, Ensemble):
+            with torch.no_grad():
+                spread = self.network.spread([self._numbers(e) for e in episodes])
+            said["disagreement"] = float(spread[_before_actions(episodes)].mean())
+        return said
+
+    def warm_start(self, weights: dict[str, Tensor]) -> None:
+        """Another critic's weights, also for the target network; the optimizer stays fresh."""
+        self.network.load_state_dict(weights)
+        self.target.load_state_dict(weights)
 
     def fit(
         self,
@@ -179,11 +210,11 @@ class CriticLearner:
             )
             output = self.network.outputs([self._numbers(e) for e in episodes])
             # c_T is read only to bootstrap: it has no target of its own
-            before = torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])
+            output = output[_before_actions(episodes)]
             weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
-            loss = (weights * self.network.loss(output[before], returns[mask])).mean()
+            loss = (weights * self.network.loss(output, returns[mask])).mean()
             error = torch.zeros_like(returns)
-            error[mask] = self.network.values(output[before]).detach() - returns[mask]
+            error[mask] = self.network.values(output).detach() - returns[mask]
             correction.observe(episodes, mean_size(error, mask))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -214,9 +245,15 @@ class CriticLearner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.fits = state["fits"]
 
-    def _forward(self, network: CriticNetwork, episodes: Sequence[Trajectory]) -> list[Tensor]:
+    def _forward(
+        self, network: CriticNetwork | Ensemble, episodes: Sequence[Trajectory]
+    ) -> list[Tensor]:
         flat = network([self._numbers(e) for e in episodes])
         return list(flat.split([len(e.turns) + 1 for e in episodes]))
+
+    def _monte_carlo(self, now: Padded) -> Tensor:
+        _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
+        return returns
 
     def _numbers(self, episode: Trajectory) -> Any:
         if not episode.key:
@@ -247,3 +284,8 @@ def mean_size(error: Tensor, mask: Tensor) -> list[float]:
     """Mean absolute error over the turns of each episode; both (B, N)."""
     means = torch.where(mask, error.abs(), 0.0).sum(1) / mask.sum(1).clamp(min=1)
     return [float(m) for m in means]
+
+
+def _before_actions(episodes: Sequence[Trajectory]) -> Tensor:
+    """Which of the views c_0 … c_T of each episode stand before an action: all but the last."""
+    return torch.cat([torch.arange(len(e.turns) + 1) < len(e.turns) for e in episodes])

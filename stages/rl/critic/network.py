@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from stages.rl.critic.heads import ScalarHead
+from stages.rl.critic.heads import HistogramHead, ScalarHead
 from stages.rl.critic.views import View
 
 
@@ -31,11 +31,17 @@ class CriticNetwork(nn.Module):
     forward: list of prepared episodes -> (sum of views,) values, episodes one after the other.
     """
 
-    def __init__(self, trunk: nn.Module) -> None:
+    def __init__(self, trunk: nn.Module, head: ScalarHead | HistogramHead | None = None) -> None:
+        """``head``: a scalar one with squared error by default."""
         super().__init__()
         self.trunk = trunk
         reading: Any = trunk
-        self.head = ScalarHead(reading.width)
+        self.head = head if head is not None else ScalarHead(reading.width)
+
+    @property
+    def value_range(self) -> tuple[float, float] | None:
+        """What targets are clipped to; None: any number will do."""
+        return self.head.value_range
 
     def prepare(self, views: Sequence[View]) -> Any:
         """Numbers of the views of one episode, made once and kept."""

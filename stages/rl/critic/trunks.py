@@ -2,64 +2,151 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from pydantic import ValidationError
+from torch import Tensor, nn
 
 from stages.common.errors import UsageError
 from stages.common.run_folder import read_json, write_json
+from stages.recipe.models import CriticSection
 from stages.rl.critic.encoder import EncoderTrunk
+from stages.rl.critic.ensemble import Ensemble
+from stages.rl.critic.heads import build_head
 from stages.rl.critic.light import LightTrunk
 from stages.rl.critic.network import CriticNetwork
+from stages.rl.critic.text import TokenizerReader
 
-LIGHT = "light"
-CONFIG, WEIGHTS = "critic.json", "model.safetensors"
+LIGHT, SCRATCH, REWARD_MODEL = "light", "scratch", "reward-model"
+CONFIG, WEIGHTS, ENCODER = "critic.json", "model.safetensors", "encoder"
 
-
-def build_network(trunk: str, *, hidden_size: int, max_tokens: int) -> CriticNetwork:
-    """A fresh head on a trunk. Raises UsageError when the trunk cannot be loaded."""
-    return CriticNetwork(build_trunk(trunk, hidden_size=hidden_size, max_tokens=max_tokens))
+Network = CriticNetwork | Ensemble
 
 
-def build_trunk(name: str, *, hidden_size: int, max_tokens: int) -> nn.Module:
-    """``light``, or the Hugging Face encoder of a folder or hub id.
+def build_network(critic: CriticSection, *, reward: Path | None = None) -> Network:
+    """Fresh heads on the trunk that the recipe names. ``reward``: the reward model's folder.
 
-    Raises UsageError when the encoder cannot be loaded.
+    Raises UsageError when the trunk cannot be loaded.
     """
-    if name == LIGHT:
-        return LightTrunk(hidden_size)
+    return _network(critic, lambda: build_trunk(critic, reward=reward))
+
+
+def build_trunk(critic: CriticSection, *, reward: Path | None = None) -> nn.Module:
+    """``light``, ``scratch``, ``reward-model``, or the encoder of a folder or hub id.
+
+    Raises UsageError when the encoder cannot be loaded or there is no reward model.
+    """
+    if critic.trunk == LIGHT:
+        return LightTrunk(critic.hidden_size)
+    budget = critic.view.max_tokens
+    if critic.trunk == SCRATCH:
+        return EncoderTrunk.scratch(
+            hidden_size=critic.hidden_size, layers=critic.layers, max_tokens=budget
+        )
+    if critic.trunk != REWARD_MODEL:
+        return _encoder(critic.trunk, budget)
+    if reward is None:
+        raise UsageError(
+            "rl.critic.trunk is reward-model but this run has no reward model; set "
+            "rl.rewards.reward_model above 0, or choose another trunk."
+        )
+    return EncoderTrunk.load(reward, max_tokens=budget)
+
+
+def save_critic(network: Network, folder: Path, options: dict[str, Any]) -> None:
+    """Weights as safetensors and the options that rebuild the network; its tokenizer, too."""
+    from safetensors.torch import save_model
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(network, str(folder / WEIGHTS))
+    if isinstance(network.trunk, EncoderTrunk):
+        network.trunk.save(folder / ENCODER)
+    write_json(folder / CONFIG, options)
+
+
+def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
+    """Inverse of ``save_critic``. Raises UsageError when the folder holds no critic."""
+    from safetensors.torch import load_model
+
+    if not (folder / CONFIG).is_file():
+        raise UsageError(f"{folder} holds no {CONFIG}; give the critic/ folder of an rl run")
+    options = read_json(folder / CONFIG)
+    try:
+        critic = CriticSection.model_validate(options)
+    except ValidationError:
+        raise UsageError(
+            f"{folder / CONFIG} describes no critic that this version knows; train it again."
+        ) from None
+    own = critic.trunk in (LIGHT, SCRATCH)
+    budget = critic.view.max_tokens
+    network = _network(
+        critic,
+        lambda: (
+            build_trunk(critic)
+            if own
+            else EncoderTrunk.restore(folder / ENCODER, max_tokens=budget)
+        ),
+    )
+    load_model(network, str(folder / WEIGHTS))
+    return network, options
+
+
+def fitting_weights(network: Network, critic: CriticSection, folder: Path) -> dict[str, Tensor]:
+    """The weights of a saved critic. Raises UsageError unless it is built as ``network`` is."""
+    other, options = load_critic(folder)
+    theirs = CriticSection.model_validate(options)
+    for name in _shape(critic):
+        ours, given = getattr(critic, name), getattr(theirs, name)
+        paths = name == "trunk" and not {ours, given} & {LIGHT, SCRATCH, REWARD_MODEL}
+        if ours != given and not paths:
+            raise UsageError(
+                f"--warm-start {folder} has rl.critic.{name} = {given}, this recipe {ours}; give a "
+                "critic of the same trunk, size and loss, or change the recipe."
+            )
+    if _sizes(other) != _sizes(network) or _words(other) != _words(network):
+        raise UsageError(
+            f"--warm-start {folder} grew from another encoder than rl.critic.trunk = "
+            f"{critic.trunk}; give a critic with the same encoder and tokenizer."
+        )
+    return other.state_dict()
+
+
+def _network(critic: CriticSection, trunk: Callable[[], nn.Module]) -> Network:
+    members = []
+    for _ in range(critic.ensemble):
+        built: Any = trunk()
+        head = build_head(
+            built.width, critic.loss, value_range=critic.value_range, bins=critic.bins
+        )
+        members.append(CriticNetwork(built, head))
+    return members[0] if len(members) == 1 else Ensemble(members)
+
+
+def _encoder(name: str, max_tokens: int) -> EncoderTrunk:
     try:
         return EncoderTrunk.load(name, max_tokens=max_tokens)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"rl.critic.trunk is {name}, which is neither 'light' nor an encoder that loads "
-            f"({reason}); give a Hugging Face encoder folder"
+            f"rl.critic.trunk is {name}, which is none of {LIGHT}, {SCRATCH}, {REWARD_MODEL}, nor "
+            f"an encoder that loads ({reason}); give a Hugging Face encoder folder"
         ) from None
 
 
-def save_critic(network: CriticNetwork, folder: Path, options: dict[str, Any]) -> None:
-    """Weights as safetensors and the options that rebuild the network; its tokenizer, too."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in network.state_dict().items()}, folder / WEIGHTS)
-    if isinstance(network.trunk, EncoderTrunk):
-        network.trunk.save_encoder(folder / "encoder")
-    write_json(folder / CONFIG, options)
+def _shape(critic: CriticSection) -> list[str]:
+    """The options that decide what a critic's weights mean."""
+    names = ["kind", "trunk", "loss", "ensemble"]
+    names += ["hidden_size"] if critic.trunk in (LIGHT, SCRATCH) else []
+    names += ["layers"] if critic.trunk == SCRATCH else []
+    return names + (["value_range", "bins"] if critic.loss == "hl_gauss" else [])
 
 
-def load_critic(folder: Path) -> tuple[CriticNetwork, dict[str, Any]]:
-    """Inverse of ``save_critic``. Raises UsageError when the folder holds no critic."""
-    from safetensors.torch import load_file
+def _sizes(network: Network) -> dict[str, Any]:
+    return {name: weight.shape for name, weight in network.state_dict().items()}
 
-    if not (folder / CONFIG).is_file():
-        raise UsageError(f"{folder} holds no {CONFIG}; give the critic/ folder of an rl run")
-    options = read_json(folder / CONFIG)
-    name = options["trunk"] if options["trunk"] == LIGHT else str(folder / "encoder")
-    network = build_network(
-        name, hidden_size=options["hidden_size"], max_tokens=options["view"]["max_tokens"]
-    )
-    network.load_state_dict(load_file(folder / WEIGHTS))
-    return network, options
+
+def _words(network: Network) -> dict[str, int]:
+    reader = getattr(network.trunk, "reader", None)
+    return reader.tokenizer.get_vocab() if isinstance(reader, TokenizerReader) else {}

@@ -59,10 +59,20 @@ class View:
 
     def end(self) -> str:
         """What stands after the history."""
-        left = f"turns left: {self.turns_left}, tokens left: {self.tokens_left}"
-        action = [f"proposed: {self.action}"] if self.action else []
-        lines = [left, f"solved: {self.checklist}", f"state: {self.state}", *action]
-        return "\n".join(lines)
+        action = [self.proposed()] if self.action else []
+        return "\n".join([self.limits(), self.shown(), *action])
+
+    def limits(self) -> str:
+        """Turns and tokens left; never cut."""
+        return f"turns left: {self.turns_left}, tokens left: {self.tokens_left}"
+
+    def shown(self) -> str:
+        """What the actor itself is shown."""
+        return f"solved: {self.checklist}\nstate: {self.state}"
+
+    def proposed(self) -> str:
+        """The action that is judged."""
+        return f"proposed: {self.action}"
 
 
 @dataclass(frozen=True)
