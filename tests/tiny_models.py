@@ -137,5 +137,6 @@ def tiny_bert(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=512,
+        initializer_range=0.2,  # without pretraining, texts would hardly differ in features
     )
     return _save(BertModel, config, tokenizer, folder)

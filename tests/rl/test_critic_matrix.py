@@ -35,14 +35,14 @@ from tests.tiny_models import tiny_bert, tiny_llama
 TRUNKS: dict[str, dict[str, Any]] = {
     "light": {"trunk": "light", "hidden_size": 16, "learning_rate": 1e-2},
     "scratch": {"trunk": "scratch", "hidden_size": 32, "layers": 2, "learning_rate": 3e-3},
-    "encoder": {"trunk": "a folder, filled in", "learning_rate": 3e-3},
+    "encoder": {"trunk": "a folder, filled in", "learning_rate": 1e-2},
     "reward-model": {"trunk": "reward-model", "learning_rate": 3e-3},
 }
 """A trunk that joins: its options here."""
 KINDS: dict[str, dict[str, Any]] = {
     "v, mse": {"loss": "mse"},
     "v, huber": {"loss": "huber"},
-    "v, hl_gauss": {"loss": "hl_gauss"},
+    "v, hl_gauss": {"loss": "hl_gauss", "steps": 30},
     "v, mse, ensemble": {"loss": "mse", "ensemble": 2},
 }
 """A kind that joins: its options here."""
