@@ -87,7 +87,7 @@ ONLY_IN = {
     "trl.experimental": {"stages.rl.trl_adapter"},
 }
 # Whole-recipe objects stop where a command or stage is composed.
-KNOWS_RECIPE = {"run", "pipeline", "assembly", "session", "collect", "check", "chat"}
+KNOWS_RECIPE = {"run", "pipeline", "assembly", "session", "collect", "check", "chat", "diff"}
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8
 # The rollout is where environments, states, policy and rewards meet: all by keyword.
 MANY_PARAMETERS = {"stages.interaction.rollout.collect": 12}
