@@ -10,6 +10,7 @@ import typer
 from aacli import (
     chat,
     collect,
+    compare,
     diff,
     env,
     evaluate,
@@ -49,7 +50,7 @@ def aac(
     """
 
 
-for module in (run, sft, train_reward, rl, evaluate, diff, collect, chat, env, recipes):
+for module in (run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, env, recipes):
     module.register(app)
 
 
