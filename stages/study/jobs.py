@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
 from stages.common.console import hushed, quiet_libraries
-from stages.common.errors import AacError, RunError
+from stages.common.errors import AacError, RunError, UsageError
 from stages.common.run_folder import RunRequest, is_finished
 from stages.common.seeding import set_threads
 from stages.evaluation.run import held_out, measure_actor, player
@@ -85,6 +85,21 @@ def evaluation(job: Job, *, measure: bool = False, anew: bool = False) -> Figure
         return measure_actor(held_out(job.recipe), player(job.recipe, folder), greedy=False)
 
     return store.get("rl-sampled", under, figures) if measure else store.known("rl-sampled", under)
+
+
+def all_finished(job: Job) -> bool:
+    """Whether all that a job stands on is there."""
+    return all(map(is_finished, job.parents.values()))
+
+
+def rehearse(job: Job) -> None:
+    """Let a job's stage check its input; nothing is trained or written. Raises UsageError."""
+    request = RunRequest(job.folder, dry_run=True, overwrite=True, parents=job.parents)
+    try:
+        with hushed(), quiet_libraries(None):
+            stage_function(job.stage)(job.recipe, request)
+    except UsageError as error:
+        raise UsageError(f"{job.label}: {error}") from None
 
 
 def threads_each(asked: int | None, workers: int, cores: int) -> int | None:
@@ -167,7 +182,7 @@ def _executor(workers: int) -> Iterator[Executor]:
         except BaseException:
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
 
 

@@ -196,9 +196,17 @@ def _of(content: Mapping[str, Any], stage: str) -> dict[str, Any]:
 
 
 def _changed(manifest: Manifest, recipe: Recipe, stage: str) -> list[str]:
-    """The parts in which a finished run's recipe differs from this one."""
-    then, now = _of(_recorded(manifest), stage), _parts(recipe, stage)
-    return [name for name, value in now.items() if then[name] != value]
+    """The keys in which a finished run's recipe differs from this one."""
+    return _different(_of(_recorded(manifest), stage), _parts(recipe, stage))
+
+
+def _different(then: Any, now: Any, prefix: str = "") -> list[str]:
+    """Dotted paths of the innermost values that differ."""
+    if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
+        return [prefix[:-1]] if then != now else []
+    names = sorted(then.keys() | now.keys())
+    parts = (_different(then.get(n), now.get(n), f"{prefix}{n}.") for n in names)
+    return [path for found in parts for path in found]
 
 
 def _recorded(manifest: Manifest) -> Mapping[str, Any]:

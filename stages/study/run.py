@@ -15,7 +15,7 @@ from stages.common.console import say, show
 from stages.common.errors import RunError, UsageError
 from stages.common.run_folder import MetricsWriter, write_json
 from stages.study.figures import differences, success_curve, summarise, training_figures
-from stages.study.jobs import Performer, evaluation, execute, time_left
+from stages.study.jobs import Performer, all_finished, evaluation, execute, rehearse, time_left
 from stages.study.plan import Job, Plan, build_plan, is_done
 from stages.study.plot import plot_study
 from stages.study.study import Study
@@ -52,7 +52,7 @@ def compare(study: Study, request: StudyRequest) -> dict[str, Any]:
     plan = build_plan(study, request.overrides, request.output_dir, request.sft_roots)
     done = set() if request.overwrite else {job.folder for job in plan.jobs if is_done(job)}
     if request.dry_run:
-        return _dry_run(plan, done)
+        return _dry_run(plan, done, study.seeds[0])
     todo = [job for job in plan.jobs if job.folder not in done or not _measured(job)]
     request.output_dir.mkdir(parents=True, exist_ok=True)
     performer = Performer(request.overwrite, request.resume, request.workers)
@@ -140,7 +140,11 @@ class Teller:
         say(f"[{number}/{self.total}] {job.label}: {_outcome(job)}{seconds:.0f} s{rest}")
 
 
-def _dry_run(plan: Plan, done: set[Path]) -> dict[str, Any]:
+def _dry_run(plan: Plan, done: set[Path], seed: int) -> dict[str, Any]:
+    """Show all runs; those of one seed that could start now check their input, too."""
+    for job in plan.jobs:
+        if job.folder not in done and job.recipe.seed == seed and all_finished(job):
+            rehearse(job)
     rows = [
         {
             "run": job.label,

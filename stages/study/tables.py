@@ -38,6 +38,8 @@ def study_table(result: Mapping[str, Any]) -> Table:
 def plan_table(rows: list[dict[str, Any]]) -> Table:
     """What a dry run shows: each run, and whether it is done."""
     table = plain_table("runs of the study", "run", "stage", "state", "folder")
+    for column in table.columns[1:]:
+        column.justify, column.overflow = "left", "fold"
     for row in rows:
         table.add_row(row["run"], row["stage"], row["state"], row["folder"])
     return table
