@@ -59,7 +59,7 @@ def compare(study: Study, request: StudyRequest) -> dict[str, Any]:
     teller = Teller(todo, request.workers, before=len(plan.jobs) - len(todo))
     failed = execute(todo, performer, workers=request.workers, tell=teller)
     labels = {job.label: failed[job.folder] for job in todo if job.folder in failed}
-    result = gather(study, plan, failed=labels)
+    result = gather(study, plan, overrides=request.overrides, failed=labels)
     if result["rows"]:
         write_json(request.output_dir / "compare.json", result)
         picture = request.plot or request.output_dir / "compare.png"
@@ -74,7 +74,9 @@ def compare(study: Study, request: StudyRequest) -> dict[str, Any]:
     return result
 
 
-def gather(study: Study, plan: Plan, *, failed: Mapping[str, str]) -> dict[str, Any]:
+def gather(
+    study: Study, plan: Plan, *, overrides: Sequence[str], failed: Mapping[str, str]
+) -> dict[str, Any]:
     """Figures of all runs that are finished and measured, their summary and their differences."""
     rows = [
         row(variant, seed, job)
@@ -88,6 +90,7 @@ def gather(study: Study, plan: Plan, *, failed: Mapping[str, str]) -> dict[str, 
         "study": study.name,
         "recipe": str(study.recipe),
         "set": study.set,
+        "overrides": list(overrides),
         "seeds": list(study.seeds),
         "variants": study.variants,
         "split": options.split,

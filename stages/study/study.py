@@ -64,11 +64,11 @@ class Study(Section):
 def load_study(path: Path, *, vary: Sequence[str] = (), seeds: str | None = None) -> Study:
     """The study in a file, or the one that ``vary`` makes of a recipe. Raises UsageError.
 
-    A file with the key ``recipe`` is a study. ``seeds`` (see ``parse_seeds``) goes before its own.
+    A file with the key ``recipe`` or ``variants`` is a study. ``seeds`` (see ``parse_seeds``) goes before its own.
     """
     content = read_recipe(path)
     chosen = {} if seeds is None else {"seeds": parse_seeds(seeds)}
-    if "recipe" not in content:
+    if not {"recipe", "variants"} & content.keys():
         name = load_recipe(path).name
         return Study(name=name, recipe=path, variants=varied(vary), **chosen)
     if vary:

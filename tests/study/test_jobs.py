@@ -62,13 +62,15 @@ def test_an_interrupt_ends_the_other_processes(tmp_path):
     import multiprocessing
 
     def interrupted(task: Toy, seconds: float) -> None:
-        raise KeyboardInterrupt
+        if task.folder.name == "c":
+            raise KeyboardInterrupt
 
+    os.mkfifo(tmp_path / "pipe")  # b listens at it for ever
     before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
-        execute(toys(tmp_path), perform, workers=2, tell=interrupted)
+        execute(toys(tmp_path, b="listen"), perform, workers=2, tell=interrupted)
     assert set(multiprocessing.active_children()) == before
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert {p.name for p in tmp_path.iterdir()} == {"a", "c", "pipe"}
 
 
 def test_a_worker_that_dies_is_told_of(tmp_path):

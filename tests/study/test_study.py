@@ -113,6 +113,7 @@ def test_a_recipe_is_a_study_of_what_is_varied(folder):
         ("full: {}", "a/b: {}", "'a/b' names no folder"),
         ("full: {}", "full: 3", "variants.full = 3 is not allowed"),
         ("name: mine", "name: a/b", "name = 'a/b' is not allowed"),
+        ("recipe: demo.yaml", "", "recipe is missing; expected a path"),
         ("recipe: demo.yaml", "recipe: 3", "recipe = 3 is not allowed; expected a path"),
     ],
 )
