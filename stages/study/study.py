@@ -64,7 +64,8 @@ class Study(Section):
 def load_study(path: Path, *, vary: Sequence[str] = (), seeds: str | None = None) -> Study:
     """The study in a file, or the one that ``vary`` makes of a recipe. Raises UsageError.
 
-    A file with the key ``recipe`` or ``variants`` is a study. ``seeds`` (see ``parse_seeds``) goes before its own.
+    A file with the key ``recipe`` or ``variants`` is a study. ``seeds`` (see ``parse_seeds``) goes
+    before its own.
     """
     content = read_recipe(path)
     chosen = {} if seeds is None else {"seeds": parse_seeds(seeds)}

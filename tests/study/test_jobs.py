@@ -21,19 +21,29 @@ def toys(folder: Path, **deeds: str) -> list[Toy]:
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_task_runs_after_those_it_needs(tmp_path, workers):
+def test_every_task_runs_here_after_those_it_needs(tmp_path):
     told = []
-    tasks = toys(tmp_path)
-    if workers == 2:
-        os.mkfifo(tmp_path / "pipe")
-        tasks = toys(tmp_path, b="listen", c="speak")
+    tell = lambda task, s: told.append((task.folder.name, s))  # noqa: E731
+    assert execute(toys(tmp_path), perform, workers=1, tell=tell) == {}
+    assert told == [(name, 1.5) for name in "abcd"]
+    assert {int((tmp_path / name).read_text()) for name in "abcd"} == {os.getpid()}
+
+
+def test_two_processes_work_at_once_and_each_task_waits_for_its_own(tmp_path):
+    """The listener ends only when the speaker runs beside it, and ``late`` needs the listener."""
+    os.mkfifo(tmp_path / "pipe")
+    listener = Toy(tmp_path / "listener", deed="listen")
+    late = Toy(tmp_path / "late", {"sft": listener.folder})
+    speaker = Toy(tmp_path / "speaker", deed="speak")
+    told: list[str] = []
     failed = execute(
-        tasks, perform, workers=workers, tell=lambda task, s: told.append((task.folder.name, s))
+        [listener, late, speaker],
+        perform,
+        workers=2,
+        tell=lambda task, s: told.append(task.folder.name),
     )
-    assert failed == {} and sorted(told) == [(name, 1.5) for name in "abcd"]
-    processes = {int((tmp_path / name).read_text()) for name in "abcd"}
-    assert (processes == {os.getpid()}) is (workers == 1)
+    assert failed == {} and sorted(told) == ["late", "listener", "speaker"] and told[-1] == "late"
+    assert str(os.getpid()) not in {(tmp_path / name).read_text() for name in told}
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
