@@ -62,9 +62,9 @@ def compare(study: Study, request: StudyRequest) -> dict[str, Any]:
     result = gather(study, plan, overrides=request.overrides, failed=labels)
     if result["rows"]:
         write_json(request.output_dir / "compare.json", result)
+        show(study_table(result))
         picture = request.plot or request.output_dir / "compare.png"
         plot_study(result, picture)
-        show(study_table(result))
         show(f"compare: {request.output_dir / 'compare.json'}, {picture}")
     if failed:
         raise RunError(
