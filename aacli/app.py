@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from aacli import chat, collect, env, evaluate, recipes, rl, run, sft, train_reward
+from aacli import (
+    chat,
+    collect,
+    compare,
+    diff,
+    env,
+    evaluate,
+    recipes,
+    rl,
+    run,
+    sft,
+    train_reward,
+)
 
 app = typer.Typer(
     name="aac",
@@ -38,7 +50,7 @@ def aac(
     """
 
 
-for module in (run, sft, train_reward, rl, evaluate, collect, chat, env, recipes):
+for module in (run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, env, recipes):
     module.register(app)
 
 

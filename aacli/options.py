@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).", show_default=False)
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a recipe key; repeatable."),
+]
+Resume = Annotated[str, typer.Option(metavar="auto|never|DIR", help="Checkpoint to go on from.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a finished run in the output folder.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate everything, train nothing.")]
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,7 @@ class Basics:
 class RecipeOptions(Basics):
     """What every command with a recipe has."""
 
-    set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Override a recipe key; repeatable."),
-    ] = None
+    set: Overrides = None
     seed: Annotated[int | None, typer.Option(help="Override the recipe's seed.")] = None
 
     def load(self, path: Path, *overrides: str) -> Recipe:
@@ -60,15 +66,23 @@ class StageOptions(RecipeOptions):
         Path | None,
         typer.Option(help="Folder of the run.", show_default="runs/<recipe name>/<stage>"),
     ] = None
-    resume: Annotated[
-        str, typer.Option(metavar="auto|never|DIR", help="Checkpoint to go on from.")
-    ] = "auto"
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a finished run in the output folder.")
-    ] = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Validate everything, train nothing.")
-    ] = False
+    resume: Resume = "auto"
+    overwrite: Overwrite = False
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True)
+class StudyOptions(Basics):
+    """What a command that trains many times has; it takes several seeds, not one."""
+
+    set: Overrides = None
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the study.", show_default="runs/compare/<name>"),
+    ] = None
+    resume: Resume = "auto"
+    overwrite: Overwrite = False
+    dry_run: DryRun = False
 
 
 SftFolder = Annotated[

@@ -16,7 +16,7 @@ from typing import Any
 
 from stages.common.console import say, show, warn
 from stages.common.errors import HandoffError, UsageError
-from stages.common.manifest import read_manifest, verify_parent
+from stages.common.manifest import Manifest, read_manifest, verify_parent
 from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
 from stages.common.seeding import set_threads
 from stages.evaluation.held_out import HeldOut
@@ -188,10 +188,7 @@ class Pipeline:
 
     def _stored(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:
         """Figures under this recipe, from an earlier run if nothing they depend on has changed."""
-        recipe = self.recipe.model_dump(mode="json")
-        how = [recipe[section] for section in ("environment", "state", "evaluation", "model")]
-        rl = recipe["rl"]
-        return self._store.get(name, [who, how, rl["rewards"], rl["actor"]], measure)
+        return self._store.get(name, measured_under(self.recipe, who), measure)
 
     def _save(self) -> None:
         saved = self._seconds_saved + self._store.seconds_saved
@@ -208,14 +205,7 @@ class Pipeline:
         return replace(self.request, output_dir=self.root / name, parents=self._parents(name))
 
     def _check_finished(self, name: str) -> None:
-        manifest = verify_parent(self.root / name, name)
-        for parent, folder in self._parents(name).items():
-            built_on = manifest.parents.get(parent, {}).get("hash")
-            if read_manifest(folder).content_hash != built_on:
-                raise HandoffError(
-                    f"{self.root / name} was built on another {parent} than {folder} holds now; "
-                    "pass --overwrite to do everything anew, or another --output-dir."
-                )
+        manifest = check_finished(self.root / name, name, self._parents(name))
         _warn_of_changes(self.root / name, manifest.recipe, self.recipe, SECTIONS[name])
 
     def _seconds_before(self, name: str, figures: Mapping[str, Any]) -> float:
@@ -226,6 +216,29 @@ class Pipeline:
     def _summary_before(self) -> Figures:
         path = self.root / "summary.json"
         return read_json(path) if path.is_file() else {}
+
+
+def measured_under(recipe: Recipe, who: list[Any]) -> list[Any]:
+    """All that the held-out figures of ``who`` depend on, for a ``FigureStore``."""
+    content = recipe.model_dump(mode="json")
+    how = [content[section] for section in ("environment", "state", "evaluation", "model")]
+    return [who, how, content["rl"]["rewards"], content["rl"]["actor"]]
+
+
+def check_finished(folder: Path, stage: str, parents: Mapping[str, Path]) -> Manifest:
+    """The manifest of a finished stage that nobody altered, built on what ``parents`` hold now.
+
+    Raises HandoffError otherwise.
+    """
+    manifest = verify_parent(folder, stage)
+    for parent, place in parents.items():
+        built_on = manifest.parents.get(parent, {}).get("hash")
+        if read_manifest(place).content_hash != built_on:
+            raise HandoffError(
+                f"{folder} was built on another {parent} than {place} holds now; pass --overwrite "
+                "to do everything anew, or another --output-dir."
+            )
+    return manifest
 
 
 def _check_root(request: RunRequest) -> None:

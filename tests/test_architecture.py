@@ -40,6 +40,9 @@ NO_TORCH = (
     "stages.interaction.preferences",
     "stages.interaction.arena",
     "stages.evaluation.metrics",
+    "stages.evaluation.intervals",
+    "stages.evaluation.duel",
+    "stages.study",
 )
 # What a room may import of the others; a room may always import itself.
 ALLOWED = {
@@ -69,6 +72,12 @@ ALLOWED = {
         "stages.rl.run",
         "stages.sft.run",
     },
+    "stages.study": {
+        "stages.common",
+        "stages.evaluation",
+        "stages.pipeline",
+        "stages.recipe",
+    },
     "aacli": {
         "stages.common",
         "stages.evaluation",
@@ -78,6 +87,7 @@ ALLOWED = {
         "stages.reward.run",
         "stages.rl.run",
         "stages.sft.run",
+        "stages.study",
     },
 }
 # Packages that only one place may name, so that moving off them is one file's work.
@@ -87,7 +97,17 @@ ONLY_IN = {
     "trl.experimental": {"stages.rl.trl_adapter"},
 }
 # Whole-recipe objects stop where a command or stage is composed.
-KNOWS_RECIPE = {"run", "pipeline", "assembly", "session", "collect", "check", "chat"}
+KNOWS_RECIPE = {
+    "run",
+    "pipeline",
+    "assembly",
+    "session",
+    "collect",
+    "check",
+    "chat",
+    "diff",
+    "plan",
+}
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8
 # The rollout is where environments, states, policy and rewards meet: all by keyword.
 MANY_PARAMETERS = {"stages.interaction.rollout.collect": 12}

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,12 @@ _BAR_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_
 class _Settings:
     quiet: bool = False
     json: bool = False
+    hushed: bool = False
 
 
 _settings = _Settings()
+_warned: set[str] = set()
+"""Warnings that were shown while hushed, in this command."""
 # Neither console is bound to a stream: rich looks sys.stdout and sys.stderr up at each print.
 _out = Console(highlight=False, soft_wrap=True)
 _err = Console(highlight=False, soft_wrap=True, stderr=True)
@@ -65,6 +68,7 @@ _err = Console(highlight=False, soft_wrap=True, stderr=True)
 def configure(*, quiet: bool = False, json: bool = False) -> None:
     """Set once per command. ``json``: standard output is kept for one JSON object."""
     _settings.quiet, _settings.json = quiet, json
+    _warned.clear()
 
 
 def say(text: Any) -> None:
@@ -84,7 +88,25 @@ def show(text: Any) -> None:
 
 def warn(text: str) -> None:
     """Show a line of advice on standard error, also under ``--quiet``."""
+    if _settings.hushed and text in _warned:
+        return
+    if _settings.hushed:
+        _warned.add(text)
     _err.print(text, markup=False)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """For one of many runs that somebody else tells of: inside, only warnings are shown, and each
+    of them once per command, however many runs give it.
+    """
+    before = replace(_settings)
+    _settings.quiet = _settings.json = _settings.hushed = True
+    try:
+        yield
+    finally:
+        _settings.quiet, _settings.json = before.quiet, before.json
+        _settings.hushed = before.hushed
 
 
 @contextmanager

@@ -43,11 +43,16 @@ class HeldOut:
         self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about
     ) -> dict[str, Any]:
         """Play every task once. RunError if the machinery dropped all episodes."""
+        return self.figures(self.play(policy, greedy=greedy, count_tokens=count_tokens))
+
+    def play(
+        self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about
+    ) -> list[Trajectory]:
+        """The episodes of every task, in their order; sampling is keyed alike for everyone."""
         key = (self.seed, 0)
-        played = self.arena.play(
+        return self.arena.play(
             self.tasks, policy, key=key, greedy=greedy, count_tokens=count_tokens
         )
-        return self.figures(played)
 
     def measure_expert(self) -> dict[str, Any]:
         """The scripted expert on these tasks."""

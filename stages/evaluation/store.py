@@ -25,17 +25,28 @@ class FigureStore:
 
     def get(self, name: str, depends_on: list[Any], measure: Callable[[], Figures]) -> Figures:
         """The figures of ``name``; measured only if ``depends_on`` (JSON-able) is new."""
-        path = self._folder / f"{name}-{fingerprint(depends_on)[:12]}.json"
-        if path.is_file() and not self._anew:
-            row = read_json(path)
-            self.seconds_saved += row["seconds"]
-            return row["figures"]
+        known = self.known(name, depends_on)
+        if known is not None:
+            return known
         start = time.perf_counter()
         figures = measure()
         self._folder.mkdir(parents=True, exist_ok=True)
         seconds = round(time.perf_counter() - start, 2)
-        write_json(path, {"seconds": seconds, "figures": figures})
+        write_json(self._path(name, depends_on), {"seconds": seconds, "figures": figures})
         return figures
+
+    def known(self, name: str, depends_on: list[Any]) -> Figures | None:
+        """The figures of ``name`` if they need not be measured."""
+        path = self._path(name, depends_on)
+        if self._anew or not path.is_file():
+            return None
+        row = read_json(path)
+        self.seconds_saved += row["seconds"]
+        figures: Figures = row["figures"]
+        return figures
+
+    def _path(self, name: str, depends_on: list[Any]) -> Path:
+        return self._folder / f"{name}-{fingerprint(depends_on)[:12]}.json"
 
 
 def identity(actor: str) -> str:

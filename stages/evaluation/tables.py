@@ -38,7 +38,7 @@ def metrics_table(result: Mapping[str, Any]) -> Table:
     """One evaluation: its figures, its reward components and success by number of turns."""
     who = result.get("actor") or result.get("policy")
     how = "greedy" if result.get("greedy") else "sampled"
-    table = _table(f"{who} ({how}, {result['split']} tasks)", "figure", "value")
+    table = plain_table(f"{who} ({how}, {result['split']} tasks)", "figure", "value")
     for key, words in _RATES.items():
         table.add_row(words, percent(result[key]))
     for key, words in _NUMBERS.items():
@@ -56,7 +56,7 @@ def groups_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
 
     ``columns`` maps a heading to the figures of one evaluation; all of the same tasks.
     """
-    table = _table("success per kind and group of tasks", "tasks", *columns)
+    table = plain_table("success per kind and group of tasks", "tasks", *columns)
     figures = list(columns.values())
     for part in ("kinds", "groups"):
         for name in figures[0][part]:
@@ -72,7 +72,7 @@ def pipeline_table(summary: Mapping[str, Any]) -> Table:
     """What ``aac run`` ends with: the stages, and what they are to be compared with."""
     headings = ("seconds", "sampled", "greedy", "return", "turns", "repeated")
     episodes = summary["baselines"]["base"]["episodes"]
-    table = _table(f"success on {episodes} held-out tasks", "", *headings)
+    table = plain_table(f"success on {episodes} held-out tasks", "", *headings)
     for name, row in summary["baselines"].items():
         table.add_row(_BASELINES.get(name, name), DASH, *_row(row))
     table.add_section()
@@ -107,7 +107,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def checks_table(result: Mapping[str, Any]) -> Table:
     """What ``aac env check`` found: the contract, then the scripted policies."""
-    table = _table(f"environment {result['environment']}", "check or policy", "result")
+    table = plain_table(f"environment {result['environment']}", "check or policy", "result")
     for name, row in result["checks"].items():
         verdict = {True: "kept", False: "BROKEN", None: "not tried"}[row["ok"]]
         table.add_row(name.replace("_", " "), f"{verdict}: {row['detail']}")
@@ -125,7 +125,8 @@ def _share(part: Mapping[str, Any] | None) -> str:
     return f"{percent(part['success'])} of {part['episodes']}"
 
 
-def _table(title: str, first: str, *others: str) -> Table:
+def plain_table(title: str, first: str, *others: str) -> Table:
+    """A table in the style of all reports: names at the left, figures at the right."""
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     table.box = box.SIMPLE_HEAD
     table.caption_justify, table.caption_style = "left", ""

@@ -44,7 +44,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         why = "it is a folder" if path.is_dir() else str(error)
         raise UsageError(f"{path} cannot be read as a recipe ({why}); give a YAML file.") from None
-    content = _parse(text, path)
+    content = parse_yaml(text, path)
     if content is None:
         raise UsageError(
             f"{path} is empty; a recipe needs at least name, model and environment "
@@ -79,11 +79,12 @@ def _override(content: dict[str, Any], text: str) -> tuple[str, ...]:
                 f"--set {text}: {given} is a plain value and holds no keys of its own."
             )
         content = content[part]
-    content[path[-1]] = _parse(value, Path(f"--set {text}"))
+    content[path[-1]] = parse_yaml(value, f"--set {text}")
     return path
 
 
-def _parse(text: str, source: Path) -> Any:
+def parse_yaml(text: str, source: Path | str) -> Any:
+    """The value that ``text`` means. UsageError with ``source`` and line where it is no YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

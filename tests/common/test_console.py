@@ -36,6 +36,26 @@ def test_results_are_shown_when_quiet_and_leave_json_alone(capsys):
     assert captured.out == "" and captured.err == ""
 
 
+def test_hushed_shows_each_warning_once_and_nothing_else(capsys):
+    for _ in range(2):
+        with console.hushed():
+            console.say("hello")
+            console.show("the answer")
+            console.warn("careful")
+            with console.progress("work", 3) as advance:
+                advance()
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == "careful\n"
+    console.say("hello")  # as before
+    console.warn("careful")
+    captured = capsys.readouterr()
+    assert captured.out == "hello\n" and captured.err == "careful\n"
+    console.configure()  # the next command
+    with console.hushed():
+        console.warn("careful")
+    assert capsys.readouterr().err == "careful\n"
+
+
 def test_json_keeps_standard_output_for_the_object(capsys):
     console.configure(json=True)
     console.say("hello")

@@ -13,16 +13,19 @@ from stages.recipe.load import load_recipe
 from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice
 from stages.recipe.schema import walk
+from stages.study.plan import recipes
+from stages.study.study import Study, load_study
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
-# Raise it with every recipe that is added, so that none is left out of these tests unnoticed.
-COUNT = 2
+STUDIES = sorted((ROOT / "recipes/studies").glob("*.yaml"))
+RECIPES = sorted(set((ROOT / "recipes").rglob("*.yaml")) - set(STUDIES))
+# Raise them with every file that is added, so that none is left out of these tests unnoticed.
+COUNT, STUDY_COUNT = 2, 1
 HEADER = ("purpose", "hardware", "expected", "launch")
 
 
 def test_recipes_are_counted():
-    assert [p.name for p in RECIPES] and len(RECIPES) == COUNT
+    assert (len(RECIPES), len(STUDIES)) == (COUNT, STUDY_COUNT)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
@@ -31,13 +34,23 @@ def test_recipe_loads_from_any_folder_and_is_named_after_its_file(path, tmp_path
     assert load_recipe(path).name == path.stem
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_study_loads_from_any_folder_with_all_its_variants(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = load_study(path)
+    assert study.name == path.stem
+    _, variants = recipes(study)
+    assert list(variants) == list(study.variants)
+
+
+@pytest.mark.parametrize("path", RECIPES + STUDIES, ids=lambda p: p.stem)
 def test_recipe_says_purpose_hardware_result_and_launch_line(path):
     header = re.match(r"(#.*\n)+", path.read_text())
     assert header, "a recipe begins with a comment"
     for word in HEADER:
         assert re.search(rf"^# {word}: +\S", header.group(), re.IGNORECASE | re.MULTILINE)
-    assert f"aac run recipes/{path.name}" in header.group()
+    command = "compare" if path in STUDIES else "run"
+    assert f"aac {command} {path.relative_to(ROOT)}" in header.group()
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
@@ -55,7 +68,8 @@ def test_described_recipe_is_the_same_recipe(path, comments):
 
 
 def test_every_key_has_one_line_that_describes_it():
-    missing = [k.dotted for k in walk(Recipe, {}) if not (k.field.description or "").strip()]
+    known = [*walk(Recipe, {}), *walk(Study, {})]
+    missing = [k.dotted for k in known if not (k.field.description or "").strip()]
     assert missing == []
 
 
