@@ -6,7 +6,7 @@ position t-1 judges token t, so column 0 is never an action and always 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,16 +15,22 @@ from torch import Tensor
 
 
 @contextmanager
-def at_actions(head: Any, action_mask: Tensor) -> Iterator[None]:
+def at_actions(
+    head: Any, action_mask: Tensor, read: Callable[[Tensor], None] | None = None
+) -> Iterator[None]:
     """Inside, the output layer ``head`` sees only the inputs that chose an action token.
 
     The model's ``logits`` then are (1, N, V), in row-major order of ``action_mask`` (B, T) bool.
+    ``read`` is handed those inputs, (N, H), within the model's own forward.
     ValueError if the mask is not bool or chooses column 0.
     """
     _check_mask(action_mask, action_mask.shape)
 
     def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (args[0][:, :-1][action_mask[:, 1:]][None], *args[1:])
+        states = args[0][:, :-1][action_mask[:, 1:]]
+        if read is not None:
+            read(states)
+        return (states[None], *args[1:])
 
     hook = head.register_forward_pre_hook(narrow)
     try:

@@ -18,7 +18,7 @@ from stages.recipe.source import apply_overrides, read_recipe
 _FOLDER_OR_WORD = {
     ("model", "actor"): (),
     ("reward", "base"): ("sft", "actor"),
-    ("rl", "critic", "trunk"): ("light", "scratch", "reward-model"),
+    ("rl", "critic", "trunk"): ("light", "scratch", "reward-model", "shared"),
 }
 
 

@@ -167,6 +167,9 @@ class ViewSection(Section):
         return {part: part in VIEWS[given] for part in VIEW_PARTS}
 
 
+SHARED, DEFAULT_VF_COEF = "shared", 0.5
+
+
 class WarmUpSection(Section):
     """Critic-only iterations before the first actor update."""
 
@@ -183,7 +186,13 @@ class CriticSection(Section):
     """v: value of the enriched state; none: leave-one-out mean of returns as the baseline."""
     trunk: str = "light"
     """light (pooled embeddings, recurrent over turns), scratch (a fresh transformer encoder),
-    reward-model (a copy of its trunk), or a Hugging Face encoder folder or id."""
+    reward-model (a copy of its trunk), a Hugging Face encoder folder or id, or shared: a head on
+    the actor's own trunk, which learns in the actor's updates (steps and batch_size are then of
+    the warm-up only)."""
+    vf_coef: float | None = Field(None, ge=0)
+    """Only with ``trunk: shared``: weight of the value loss beside the actor's; none: 0.5."""
+    detach: bool = False
+    """Only with ``trunk: shared``: the value loss trains the head and leaves the trunk alone."""
     hidden_size: int = Field(96, ge=8)
     """Width of the light and scratch trunks."""
     layers: int = Field(6, ge=1)
@@ -238,6 +247,41 @@ class CriticSection(Section):
         if not low < 0 < high:
             raise ValueError(f"[{low:g}, {high:g}], expected a number below 0 and one above")
         return given
+
+    @property
+    def shared(self) -> bool:
+        """Whether it sits on the actor's trunk."""
+        return self.trunk == SHARED
+
+    @property
+    def value_weight(self) -> float:
+        """``vf_coef`` or its default; 0 where the critic lives apart."""
+        default = DEFAULT_VF_COEF if self.shared else 0.0
+        return default if self.vf_coef is None else self.vf_coef
+
+    @model_validator(mode="after")
+    def _fits_its_trunk(self) -> CriticSection:
+        if not self.shared:
+            for name, given in (("vf_coef", self.vf_coef is not None), ("detach", self.detach)):
+                if given:
+                    raise ValueError(
+                        f"{name} means something only for a trunk shared with the actor, and trunk "
+                        f"is {self.trunk}; leave {name} out or set rl.critic.trunk: {SHARED}"
+                    )
+            return self
+        if self.kind != "v":
+            raise ValueError(
+                f"kind is {self.kind}, but a trunk shared with the actor gives V of its state and "
+                "nothing else; set rl.critic.kind: v or another rl.critic.trunk"
+            )
+        seen = tuple(part for part in VIEW_PARTS if getattr(self.view, part))
+        if set(seen) != set(VIEWS["symmetric"]):
+            raise ValueError(
+                f"the view holds {', '.join(seen) or 'nothing'}, but a trunk shared with the actor "
+                "reads the actor's own state and can see nothing else; set rl.critic.view: "
+                "symmetric or another rl.critic.trunk"
+            )
+        return self
 
 
 class PoolSection(Section):

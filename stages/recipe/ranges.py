@@ -96,6 +96,7 @@ KL_COEF = Usual(0.01, 0.1)
 TRACE_BAR = Usual(1.0, 10.0)
 TARGET_PERIOD = Usual(1, 10)
 PRIORITY_EXPONENT = Usual(0.4, 1.0)
+VF_COEF = Usual(0.5, 1.0)
 # A pretrained model forgets when RL's rate comes near SFT's (F21).
 _MOST_RL_OF_SFT = 0.1
 
@@ -144,6 +145,10 @@ def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[
         ("rl.ppo.entropy_coef_final", ppo.entropy_coef_final, final, "actor/entropy for a rise"),
     ]
     checks += _critic_checks(recipe)
+    critic = recipe.rl.critic
+    if critic.shared:
+        watch = "critic/explained_variance and episode/success together"
+        checks.append(("rl.critic.vf_coef", critic.value_weight, VF_COEF, watch))
     lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
     lines += _relations(recipe, rates, size)
     return [line for line in lines if stage is None or line.startswith(f"{stage}.")]

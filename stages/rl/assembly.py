@@ -30,6 +30,7 @@ from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import TurnLogRatios
 from stages.rl.rows import ActorRow, actor_rows, demonstration
+from stages.rl.shared import SharedBaseline, SharedCritic, SharedHead
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
 
@@ -141,7 +142,37 @@ def build_baseline(
     )
     parts = view_parts(recipe)
     learner = CriticLearner(network, plan=plan, parts=parts, turn_rewards=rewarding.turn_rewards)
-    cadence = Cadence(
+    corrected = critic.off_policy == "vtrace"
+    return LearnedBaseline(
+        learner, pool, build_cadence(recipe), turn_log_ratios if corrected else None
+    )
+
+
+def build_shared_baseline(
+    recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool, trainer: AsymmetricPPOTrainer
+) -> SharedBaseline:
+    """The critic on the trainer's own actor, for ``critic.trunk: shared``."""
+    critic, ppo = recipe.rl.critic, recipe.rl.ppo
+    shared = SharedCritic(
+        trainer,
+        turn_rewards=rewarding.turn_rewards,
+        discount=ppo.discount,
+        microbatch_tokens=ppo.microbatch_tokens,
+    )
+    return SharedBaseline(
+        shared,
+        pool,
+        build_cadence(recipe),
+        steps=critic.steps,
+        batch_size=critic.batch_size,
+        max_grad_norm=critic.max_grad_norm,
+    )
+
+
+def build_cadence(recipe: Recipe) -> Cadence:
+    """When the critic learns and how its judgement is discounted."""
+    critic, ppo = recipe.rl.critic, recipe.rl.ppo
+    return Cadence(
         seed=recipe.seed,
         discount=ppo.discount,
         gae_lambda=ppo.gae_lambda,
@@ -150,16 +181,14 @@ def build_baseline(
         warm_up_iterations=critic.warm_up.max_iterations,
         min_explained_variance=critic.warm_up.min_explained_variance,
     )
-    corrected = critic.off_policy == "vtrace"
-    return LearnedBaseline(learner, pool, cadence, turn_log_ratios if corrected else None)
 
 
 def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
     """Give the baseline a saved critic's weights. Raises UsageError unless it is built alike."""
     if not isinstance(baseline, LearnedBaseline):
         raise UsageError(
-            f"--warm-start {critic} is given, but rl.critic.kind is {recipe.rl.critic.kind}, which "
-            "learns no values; leave one of them out."
+            f"--warm-start {critic} is given, but rl.critic has kind {recipe.rl.critic.kind} and "
+            f"trunk {recipe.rl.critic.trunk}, which cannot take it; leave one of them out."
         )
     baseline.start_from(fitting_weights(baseline.critic.network, recipe.rl.critic, critic))
 
@@ -193,6 +222,7 @@ def build_trainer(
         "kl_coef": recipe.rl.ppo.kl_coef,
         "num_ppo_epochs": recipe.rl.ppo.epochs,
         "whiten_min_std": recipe.rl.ppo.whiten_min_std,
+        "value_learning_rate": recipe.rl.critic.learning_rate,
         "report_to": list(recipe.tracking.report_to),
     }
     _check_extra(recipe.rl.trainer)
@@ -208,7 +238,15 @@ def build_trainer(
         reference=reference,
         reward_model=rewarding.scorer.model if rewarding.scorer else None,
         tokenizer=tokenizer,
+        value_head=build_head(recipe.rl, actor),
     )
+
+
+def build_head(rl: RlSection, actor: Any) -> SharedHead | None:
+    """A fresh value head as wide as the actor's last hidden state, where the trunk is shared."""
+    if not rl.critic.shared:
+        return None
+    return SharedHead(actor.get_output_embeddings().weight.shape[1], detach=rl.critic.detach)
 
 
 EXTRA_ARGUMENTS = (
@@ -290,4 +328,5 @@ def objective_at(rl: RlSection, iteration: int) -> Objective:
         sft_coef=rl.ppo.sft_coef,
         temperature=rl.actor.temperature,
         max_grad_norm=rl.actor.max_grad_norm,
+        vf_coef=rl.critic.value_weight,
     )

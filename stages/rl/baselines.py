@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from stages.common.console import warn
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import gae, leave_one_out, whiten
-from stages.rl.critic.learner import CriticLearner, Target
+from stages.rl.critic.learner import CriticLearner, Padded, Target
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import Replay, TurnLogRatios
 
@@ -28,6 +28,11 @@ class Judgement:
     values: Tensor
     reviews: Tensor
     mask: Tensor
+
+    @property
+    def returns(self) -> Tensor:
+        """G = A + V, what the values would have had to be."""
+        return self.advantages + self.values
 
 
 class Baseline(Protocol):
@@ -64,28 +69,45 @@ class Cadence:
     min_explained_variance: float
 
 
-class LearnedBaseline:
-    """GAE over turns with V(c_t) from the critic.
+class Critic(Protocol):
+    """What gives values to episodes."""
+
+    def values(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
+        """V before every turn of each episode, and after its last."""
+        ...
+
+    def padded(self, episodes: Sequence[Trajectory], values: Sequence[Tensor]) -> Padded:
+        """Rewards, values and mask as (B, N), with the bootstrap of truncated episodes."""
+        ...
+
+    def surprise(self, episodes: Sequence[Trajectory]) -> float:
+        """Explained variance of Monte-Carlo returns."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        ...
+
+
+class CriticBaseline:
+    """GAE over turns with V from a critic, which warms up while the actor stands still.
 
     New episodes are judged by a critic that has not been fitted to them: V(c_t) must not know
     how *this* episode went on. (The warm-up's episodes are judged after the critic has seen
-    them, once.) While it warms up it learns from Monte-Carlo returns and the actor stands still.
+    them, once.)
     """
 
-    def __init__(
-        self,
-        critic: CriticLearner,
-        pool: ExperiencePool,
-        cadence: Cadence,
-        turn_log_ratios: TurnLogRatios | None = None,
-    ) -> None:
-        """``turn_log_ratios``: of the current actor, for V-trace; None: no correction."""
-        self.critic, self.pool, self.cadence = critic, pool, cadence
-        self._turn_log_ratios = turn_log_ratios
+    critic: Critic
+
+    def __init__(self, critic: Critic, cadence: Cadence) -> None:
+        self.critic, self.cadence = critic, cadence
         self.warm_ups = 0
         self.warm = cadence.warm_up_iterations == 0
         self.fitted = False
-        self._warned = False
 
     @property
     def ready(self) -> bool:
@@ -97,24 +119,7 @@ class LearnedBaseline:
         explained = self.critic.surprise(episodes)
         if not self.warm:
             self._gate(explained)
-        remarks = self.critic.remarks(episodes)
-        clipped = remarks.get("clipped_targets", 0.0)
-        if clipped and not self._warned:
-            self._warned = True
-            warn(
-                f"{clipped:.0%} of the returns lie outside rl.critic.value_range and are clipped; "
-                "widen it."
-            )
-        return {
-            "critic/explained_variance": explained,
-            "critic/warm": float(self.warm),
-            **{f"critic/{name}": figure for name, figure in remarks.items()},
-        }
-
-    def start_from(self, weights: dict[str, Tensor]) -> None:
-        """A critic fitted elsewhere: its first judgement may already end the warm-up."""
-        self.critic.warm_start(weights)
-        self.fitted = True
+        return {"critic/explained_variance": explained, "critic/warm": float(self.warm)}
 
     def _gate(self, explained: float) -> None:
         """End the warm-up if the critic explains what it has not seen, or if the limit has come."""
@@ -142,6 +147,44 @@ class LearnedBaseline:
         advantages, _ = now.gae(discount=discount, gae_lambda=self.cadence.gae_lambda)
         reviewed, _ = now.gae(discount=discount, gae_lambda=0.0)
         return Judgement(advantages, now.values, reviewed, now.mask)
+
+
+class LearnedBaseline(CriticBaseline):
+    """A critic that lives apart and learns from the pool; while it warms up, from Monte-Carlo
+    returns."""
+
+    critic: CriticLearner
+
+    def __init__(
+        self,
+        critic: CriticLearner,
+        pool: ExperiencePool,
+        cadence: Cadence,
+        turn_log_ratios: TurnLogRatios | None = None,
+    ) -> None:
+        """``turn_log_ratios``: of the current actor, for V-trace; None: no correction."""
+        super().__init__(critic, cadence)
+        self.pool = pool
+        self._turn_log_ratios = turn_log_ratios
+        self._warned = False
+
+    def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Besides: what the critic's kind of network has to say of new episodes."""
+        metrics = super().listen(episodes)
+        remarks = self.critic.remarks(episodes)
+        clipped = remarks.get("clipped_targets", 0.0)
+        if clipped and not self._warned:
+            self._warned = True
+            warn(
+                f"{clipped:.0%} of the returns lie outside rl.critic.value_range and are clipped; "
+                "widen it."
+            )
+        return metrics | {f"critic/{name}": figure for name, figure in remarks.items()}
+
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """A critic fitted elsewhere: its first judgement may already end the warm-up."""
+        self.critic.warm_start(weights)
+        self.fitted = True
 
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
         """The critic's own number of steps on pool samples of bounded age."""

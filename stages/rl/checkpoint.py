@@ -16,7 +16,7 @@ import torch
 
 from stages.common.errors import UsageError
 from stages.common.run_folder import checkpoint_step
-from stages.rl.baselines import LearnedBaseline
+from stages.rl.baselines import CriticBaseline
 from stages.rl.pool import ExperiencePool, read_trajectories, write_trajectories
 from stages.rl.trainer import AsymmetricPPOTrainer, Progress
 
@@ -87,7 +87,7 @@ def load_checkpoint(
     trainer.actor.load_state_dict(state["actor"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.lr_scheduler.load_state_dict(state["schedule"])
-    if isinstance(baseline, LearnedBaseline):
+    if isinstance(baseline, CriticBaseline):
         baseline.critic.load_state_dict(state["critic"])
         baseline.warm, baseline.warm_ups = state["warm"], state["warm_ups"]
     trainer.progress = Progress(
@@ -111,7 +111,7 @@ def _state(trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings)
         "recipe": belongings.recipe,
         "extra": belongings.extra,
     }
-    if isinstance(baseline, LearnedBaseline):
+    if isinstance(baseline, CriticBaseline):
         state["critic"] = baseline.critic.state_dict()
         state["warm"], state["warm_ups"] = baseline.warm, baseline.warm_ups
     return state

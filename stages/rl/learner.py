@@ -46,6 +46,8 @@ class Objective:
     sft_coef: float
     temperature: float
     max_grad_norm: float
+    vf_coef: float = 0.0
+    """Weight of the loss of a value head on the actor's trunk, where there is one."""
 
 
 class Tally:
@@ -91,7 +93,7 @@ class ActorLearner:
         self.setup, self.epochs = setup, epochs
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
-        self.parameters = [p for p in setup.actor.parameters() if p.requires_grad]
+        self.parameters = [p for p in setup.learned.parameters() if p.requires_grad]
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
@@ -166,7 +168,9 @@ class ActorLearner:
                     self._accumulate_sft(chosen, objective.sft_coef, tally)
                 norms.append(self._step(objective.max_grad_norm))
         self.setup.model.eval()
-        means = {f"actor/{name}": value for name, value in tally.means().items()}
+        means = {
+            name if "/" in name else f"actor/{name}": value for name, value in tally.means().items()
+        }
         return means | {
             "actor/kl": kl_to_reference(rows),
             "actor/grad_norm": float(np.mean(norms)),
@@ -187,16 +191,25 @@ class ActorLearner:
     def _accumulate(
         self, minibatch: Sequence[ActorRow], objective: Objective, tally: Tally
     ) -> None:
-        """Gradients of one minibatch: summed losses over one global number of action tokens."""
+        """Gradients of one minibatch: summed losses over one global number of action tokens.
+
+        The loss of a value head speaks of turns, so its number is that of the turns.
+        """
         divisor = self._over_processes(sum(r.actions for r in minibatch))
+        turns = self._over_processes(sum(int(r.first.sum()) for r in minibatch))
         for piece in microbatches(minibatch, max_tokens=self.microbatch_tokens):
             batch = collate(piece, self.setup.accelerator.device)
-            logits = self.setup.actor_logits(batch.ids, batch.mask)
+            logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
             log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
             tally.add(log_policy.shape[0], **sums)
-            self.setup.accelerator.backward(loss / divisor)
+            loss = loss / divisor
+            if values is not None and self.setup.value_head is not None:
+                errors = self.setup.value_head.loss(values, batch.returns[batch.first])
+                tally.add_apart("critic/loss", errors.sum(), len(errors))
+                loss = loss + objective.vf_coef * errors.sum() / turns
+            self.setup.accelerator.backward(loss)
 
     def _full_reference(self, batch: RowBatch, objective: Objective) -> Tensor | None:
         """log π_ref over the whole vocabulary, only where the KL loss needs it."""

@@ -29,6 +29,8 @@ class ActorRow:
     """The advantage of the token's turn."""
     reference: Tensor
     """log π_ref at the sampling temperature; 0 until ``learner`` has filled it in."""
+    returns: Tensor
+    """G = A + V of the token's turn: what a value head on the actor's trunk is fitted to."""
     turn: Tensor
     """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
@@ -38,6 +40,13 @@ class ActorRow:
     def actions(self) -> int:
         """Number of action tokens."""
         return int(self.mask.sum())
+
+    @property
+    def first(self) -> Tensor:
+        """(L,) bool, True at each turn's first action token: the model's output that chose it
+        stands on the last prompt token, so its input is the actor's state S_t."""
+        before = torch.cat([self.turn.new_full((1,), -1), self.turn[:-1]])
+        return self.mask & (self.turn != before)
 
 
 @dataclass(frozen=True)
@@ -49,12 +58,17 @@ class RowBatch:
     behaviour: Tensor
     advantage: Tensor
     reference: Tensor
+    returns: Tensor
+    first: Tensor
 
 
 def actor_rows(
-    episodes: Sequence[Trajectory], advantages: Sequence[Sequence[float]]
+    episodes: Sequence[Trajectory],
+    advantages: Sequence[Sequence[float]],
+    returns: Sequence[Sequence[float]] | Tensor | None = None,
 ) -> list[ActorRow]:
-    """Rows of all episodes; ``advantages[i][t]`` belongs to turn t of episode i.
+    """Rows of all episodes; ``advantages[i][t]`` and ``returns[i][t]`` belong to turn t of
+    episode i.
 
     Prompt and action ids are those recorded at sampling; nothing is tokenised again.
     """
@@ -65,13 +79,16 @@ def actor_rows(
             turn_of = torch.tensor(merged.turn_index)
             mask = torch.tensor(merged.action_mask, dtype=torch.bool)
             behaviour = torch.zeros(len(merged.ids))
-            advantage = torch.zeros(len(merged.ids))
+            advantage, goal = torch.zeros(len(merged.ids)), torch.zeros(len(merged.ids))
             for t in sorted(set(merged.turn_index) - {-1}):
                 behaviour[turn_of == t] = torch.tensor(turns[t].logprobs)
                 advantage[turn_of == t] = float(turn_advantages[t])
+                if returns is not None:
+                    goal[turn_of == t] = float(returns[i][t])
             ids = torch.tensor(merged.ids)
             reference = torch.zeros_like(behaviour)
-            rows.append(ActorRow(ids, mask, behaviour, advantage, reference, turn_of, episode=i))
+            row = ActorRow(ids, mask, behaviour, advantage, reference, goal, turn_of, episode=i)
+            rows.append(row)
     return rows
 
 
@@ -79,12 +96,12 @@ def demonstration(row: Row) -> ActorRow:
     """A row of stage 1: its replies are the actions, nothing was sampled."""
     ids, mask = torch.tensor(row.input_ids), torch.tensor(row.action_mask, dtype=torch.bool)
     nothing = torch.zeros(len(ids))
-    return ActorRow(ids, mask, nothing, nothing, nothing, mask.long() - 1, episode=0)
+    return ActorRow(ids, mask, nothing, nothing, nothing, nothing, mask.long() - 1, episode=0)
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
     """Pad on the right with id 0: the mask says what counts, ids never do."""
-    names = ("ids", "mask", "behaviour", "advantage", "reference")
+    names = ("ids", "mask", "behaviour", "advantage", "reference", "returns", "first")
     padded = {n: pad_sequence([getattr(r, n) for r in rows], batch_first=True) for n in names}
     return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()})
 

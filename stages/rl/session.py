@@ -25,6 +25,7 @@ from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
 from stages.rl.critic.trunks import save_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
+from stages.rl.shared import SharedBaseline, save_head
 from stages.rl.trainer import Parts
 
 KEEP_CHECKPOINTS = 2
@@ -54,12 +55,18 @@ class Session:
             priority_exponent=recipe.rl.pool.exponent,
             spare_iterations=recipe.rl.checkpoint_every * KEEP_CHECKPOINTS,
         )
-        self.baseline = assembly.build_baseline(
-            recipe, self.rewarding, self.pool, turn_log_ratios=self._turn_log_ratios
-        )
+        shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
+        if not shared:
+            self.baseline = assembly.build_baseline(
+                recipe, self.rewarding, self.pool, turn_log_ratios=self._turn_log_ratios
+            )
+        self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
+        if shared:
+            self.baseline = assembly.build_shared_baseline(
+                recipe, self.rewarding, self.pool, self.trainer
+            )
         if critic is not None:
             assembly.warm_start(recipe, self.baseline, critic)
-        self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
@@ -113,7 +120,7 @@ class Session:
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" and self.best:
-            _read_weights(self.trainer.actor, self._best_weights)
+            _read_weights(self.trainer.learned, self._best_weights)
         save_folder(
             self.trainer.actor,
             self.trainer.processing_class,
@@ -121,8 +128,10 @@ class Session:
             card=f"Actor of the aac recipe {self.recipe.name}, trained by asymmetric PPO.",
         )
         shutil.rmtree(self._best_weights.parent, ignore_errors=True)
-        if isinstance(self.baseline, LearnedBaseline):
-            options = self.recipe.rl.critic.model_dump(mode="json")
+        options = self.recipe.rl.critic.model_dump(mode="json")
+        if isinstance(self.baseline, SharedBaseline):
+            save_head(self.baseline.critic.head, self.folder.path / "critic", options)
+        elif isinstance(self.baseline, LearnedBaseline):
             save_critic(self.baseline.critic.network, self.folder.path / "critic", options)
         now = self.trainer.progress
         episodes = self.recipe.rl.iterations * self.recipe.rl.episodes
@@ -173,7 +182,7 @@ class Session:
         if figures["success"] > self.best.get("success", -1.0):
             self.best = {"success": figures["success"], "step": iteration}
             if rl.keep == "best":
-                _write_weights(self.trainer.actor, self._best_weights)
+                _write_weights(self.trainer.learned, self._best_weights)
         return {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
@@ -193,16 +202,16 @@ class Session:
             )
 
 
-def _write_weights(actor: Any, file: Path) -> None:
+def _write_weights(learned: Any, file: Path) -> None:
     from safetensors.torch import save_model
 
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    save_model(actor, str(partial))
+    save_model(learned, str(partial))
     partial.replace(file)
 
 
-def _read_weights(actor: Any, file: Path) -> None:
+def _read_weights(learned: Any, file: Path) -> None:
     from safetensors.torch import load_model
 
-    load_model(actor, str(file))
+    load_model(learned, str(file))

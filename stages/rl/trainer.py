@@ -86,7 +86,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
             if parts.baseline.ready:
                 with clock("actor"):
                     advantages, spread = whitened(judgement, min_std=self.args.whiten_min_std)
-                    rows = actor_rows(now.waiting, advantages)
+                    rows = actor_rows(now.waiting, advantages, judgement.returns)
                     objective = parts.objective(now.iteration)
                     rng = keyed_generator(self.args.seed, now.iteration, 2)
                     metrics |= spread | learner.update(rows, objective, rng)

@@ -9,7 +9,7 @@ replaced by ``stages.rl.trainer``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback
 
 from stages.common.logprobs import at_actions
+from stages.rl.critic.heads import ScalarHead
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "experimental" notices: the pin is deliberate
@@ -35,20 +36,26 @@ class AsymmetricPPOConfig(PPOConfig):
     """
 
     whiten_min_std: float = field(default=1e-4, metadata={"help": "Below it, only centre."})
+    value_learning_rate: float = field(
+        default=1e-3, metadata={"help": "Peak rate of a value head on the actor's trunk."}
+    )
 
 
-class NoValueModel(nn.Module):
-    """Parameter-free stand-in for TRL's joint value model: our critic lives apart.
+class ValueModel(nn.Module):
+    """What stands in TRL's place for a joint value model: nothing, or a head and no trunk.
 
-    TRL joins policy and value model in one module for one optimizer; this adds nothing to it.
+    TRL joins policy and value model in one module for one optimizer. A critic that lives apart
+    adds nothing to it; one that shares the actor's trunk adds its head, which reads the states of
+    the policy's own forward, so that the trunk is computed once.
     """
 
     base_model_prefix = "backbone"
 
-    def __init__(self) -> None:
+    def __init__(self, head: nn.Module | None) -> None:
         super().__init__()
         self.backbone = _NoBackbone()
         self.score = nn.Identity()
+        self.head = head
 
 
 class _NoBackbone(nn.Module):
@@ -75,8 +82,11 @@ class TrlPPOSetup(PPOTrainer):
         reference: Any | None,
         reward_model: nn.Module | None,
         tokenizer: Any,
+        value_head: ScalarHead | None = None,
         callbacks: Sequence[Any] = (),
     ) -> None:
+        """``value_head``: (n, H) states to (n,) values, on the actor's trunk; None: none."""
+        self.value_head = value_head
         stop = getattr(actor.generation_config, "eos_token_id", None)
         with warnings.catch_warnings():
             # TRL 1.12 reads attributes that transformers 5 has renamed; nothing a user can mend.
@@ -89,12 +99,24 @@ class TrlPPOSetup(PPOTrainer):
                 reward_model=reward_model or NoRewardModel(actor.config),
                 train_dataset=_inert_dataset(config),
                 eval_dataset=_inert_dataset(config),
-                value_model=NoValueModel(),
+                value_model=ValueModel(value_head),
                 callbacks=list(callbacks) or None,
             )
         self.remove_callback(PrinterCallback)  # metrics.jsonl and the progress bar tell it all
         # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.
         actor.generation_config.eos_token_id = stop
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """One optimizer for all; a value head starts from nothing and has a rate of its own."""
+        optimizer = super().create_optimizer(model)
+        if self.value_head is not None:
+            head = list(self.value_head.parameters())
+            own = {id(p) for p in head}
+            for group in optimizer.param_groups:
+                group["params"] = [p for p in group["params"] if id(p) not in own]
+            rate = self.args.value_learning_rate
+            optimizer.add_param_group({"params": head, "lr": rate, "weight_decay": 0.0})
+        return optimizer
 
     def publish(self, step: int, metrics: dict[str, float]) -> None:
         """Hand one step's figures to the trackers of ``report_to``."""
@@ -106,17 +128,40 @@ class TrlPPOSetup(PPOTrainer):
         """The policy, unwrapped."""
         return self.accelerator.unwrap_model(self.model).policy
 
-    def actor_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
+    @property
+    def learned(self) -> nn.Module:
+        """All that the optimizer moves, unwrapped: the actor, and a value head on its trunk."""
+        wrapper: nn.Module = self.accelerator.unwrap_model(self.model)
+        return wrapper
+
+    def actor_logits(
+        self, ids: Tensor, action_mask: Tensor, read: Callable[[Tensor], None] | None = None
+    ) -> Tensor:
         """(n, V) logits that chose the n action tokens of right-padded rows (B, T), row by row.
+
+        ``read`` is handed the last hidden states they come from, (n, H), within that forward.
 
         Through the prepared wrapper, so that DDP and ZeRO see the forward. Attention is causal
         and padding stands on the right: no action token ever looks at padding, so no attention
         mask is passed, and none can be inferred wrongly from ids.
         """
-        with at_actions(self.actor.get_output_embeddings(), action_mask):
+        with at_actions(self.actor.get_output_embeddings(), action_mask, read):
             output, _ = self.model(input_ids=ids, use_cache=False)
         logits: Tensor = output.logits[0]
         return logits
+
+    def actor_logits_and_values(
+        self, ids: Tensor, action_mask: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits, and what the value head says of the states before the turns whose ``first``
+        action tokens are marked (B, T), row by row; None without a head."""
+        head, outputs = self.value_head, []
+        if head is None:
+            return self.actor_logits(ids, action_mask), None
+        logits = self.actor_logits(
+            ids, action_mask, lambda states: outputs.append(head(states[first[action_mask]]))
+        )
+        return logits, outputs[0]
 
     def reference_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
         """The same by the frozen reference (adapters off where the actor carries adapters)."""

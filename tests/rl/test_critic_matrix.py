@@ -284,7 +284,7 @@ def test_a_warm_start_is_weights_only(lab: Lab, earlier: Path, tmp_path: Path) -
     recipe = lab.recipe(rl=merged(WARMING, {"critic": {"hidden_size": 16}}))
     rewarding = assembly.build_rewarding(recipe.rl, lab.reward)
     pool = ExperiencePool(tmp_path / "pool", max_episodes=4)
-    baseline = assembly.build_baseline(recipe, rewarding, pool)
+    baseline = assembly.build_baseline(recipe, rewarding, pool, turn_log_ratios=lambda _: [])
     assembly.warm_start(recipe, baseline, earlier)
     saved = load_critic(earlier)[0].state_dict()
     assert isinstance(baseline, LearnedBaseline)
@@ -300,7 +300,7 @@ def test_a_warm_start_is_weights_only(lab: Lab, earlier: Path, tmp_path: Path) -
         ({"loss": "huber"}, "rl.critic.loss = mse, this recipe huber"),
         ({"trunk": "scratch", "layers": 1}, "rl.critic.trunk = light, this recipe scratch"),
         ({"ensemble": 2}, "rl.critic.ensemble = 1, this recipe 2"),
-        ({"kind": "none"}, "learns no values"),
+        ({"kind": "none"}, "kind none and trunk light, which cannot take it"),
     ],
 )
 def test_a_critic_built_otherwise_is_refused(

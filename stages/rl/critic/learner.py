@@ -92,6 +92,25 @@ class Padded:
         )
 
 
+def padded(
+    episodes: Sequence[Trajectory],
+    values: Sequence[Tensor],
+    turn_rewards: Callable[[Trajectory], list[float]],
+) -> Padded:
+    """Episodes with V(c_0) … V(c_T) of each as (B, N); only a truncated one bootstraps."""
+    rewards = [torch.tensor(turn_rewards(e)) for e in episodes]
+    cut = torch.tensor([e.truncated and not e.terminated for e in episodes])
+    last = torch.stack([v[-1] for v in values])
+    pad = torch.nn.utils.rnn.pad_sequence
+    mask = pad([torch.ones(len(e.turns), dtype=torch.bool) for e in episodes], batch_first=True)
+    return Padded(
+        rewards=pad(rewards, batch_first=True),
+        values=pad([v[:-1] for v in values], batch_first=True),
+        mask=mask,
+        bootstrap=torch.where(cut, last, 0.0),
+    )
+
+
 class CriticLearner:
     """V(c_t) with a slow target network.
 
@@ -124,17 +143,7 @@ class CriticLearner:
 
     def padded(self, episodes: Sequence[Trajectory], values: Sequence[Tensor]) -> Padded:
         """Rewards, values and mask as (B, N), with the bootstrap of truncated episodes."""
-        rewards = [torch.tensor(self._turn_rewards(e)) for e in episodes]
-        cut = torch.tensor([e.truncated and not e.terminated for e in episodes])
-        last = torch.stack([v[-1] for v in values])
-        pad = torch.nn.utils.rnn.pad_sequence
-        mask = pad([torch.ones(len(e.turns), dtype=torch.bool) for e in episodes], batch_first=True)
-        return Padded(
-            rewards=pad(rewards, batch_first=True),
-            values=pad([v[:-1] for v in values], batch_first=True),
-            mask=mask,
-            bootstrap=torch.where(cut, last, 0.0),
-        )
+        return padded(episodes, values, self._turn_rewards)
 
     def targets(
         self,
