@@ -71,6 +71,33 @@ def tiny_qwen3(folder: Path, **overrides: Any) -> Path:
     return _save(Qwen3ForCausalLM, config, tokenizer, folder)
 
 
+def tiny_bert(folder: Path, **overrides: Any) -> Path:
+    """Save a random BERT encoder with a word-piece tokenizer of its own; its folder."""
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder.mkdir(parents=True, exist_ok=True)
+    words = BertWordPieceTokenizer()
+    view = "goal facts solved state did got seen turns left tokens proposed 0 1 2 3 4 5 6 7 8 9"
+    words.train_from_iterator([*CORPUS, view] * 3, 400, show_progress=False)
+    words.save_model(str(folder))
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"))
+    tokenizer.save_pretrained(folder)
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 128,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        BertModel(BertConfig(**(shape | overrides))).save_pretrained(folder)
+    return folder
+
+
 def _shape(tokenizer: Any) -> dict[str, Any]:
     return {
         "vocab_size": len(tokenizer),
@@ -117,26 +144,3 @@ def _save(architecture: Any, config: Any, tokenizer: Any, folder: Path) -> Path:
         architecture(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Path(folder)
-
-
-def tiny_bert(folder: Path) -> Path:
-    """Save a random BERT with a word-piece tokenizer: another family than any actor's."""
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    folder.mkdir(parents=True, exist_ok=True)
-    words = BertWordPieceTokenizer()
-    view = "goal facts solved state did got turns left tokens proposed 0 1 2 3 4 5 6 7 8 9"
-    words.train_from_iterator([*CORPUS, view] * 3, 400, show_progress=False)
-    words.save_model(str(folder))
-    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"))
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.2,  # without pretraining, texts would hardly differ in features
-    )
-    return _save(BertModel, config, tokenizer, folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,15 @@ from stages.common.seeding import derived_seed
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments.base import Task
 from stages.interaction.native import NativePolicy
-from stages.interaction.rewards.mix import RewardMix
-from stages.interaction.rewards.scorer import RewardModelScorer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
-from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
-from stages.rl.critic.learner import CriticLearner, FitPlan
-from stages.rl.critic.trunks import build_network, fitting_weights
-from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
-from stages.rl.replay import TurnLogRatios
+from stages.rl.rewarding import Rewarding
 from stages.rl.rows import ActorRow, actor_rows, demonstration
-from stages.rl.shared import SharedBaseline, SharedCritic, SharedHead
+from stages.rl.shared import SharedHead
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
 
@@ -70,9 +63,10 @@ class Player:
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
         """One iteration's episodes, on fresh training tasks."""
-        key = (self.recipe.seed, iteration)
-        tasks = self.arena.draw("train", self.recipe.rl.episodes, derived_seed(*key, TRAIN_TASKS))
-        return kept(self.play(tasks, key, version))
+        key, each = (self.recipe.seed, iteration), self.recipe.rl.episodes_per_task
+        count = self.recipe.rl.episodes // each
+        tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
+        return kept(self.play([task for task in tasks for _ in range(each)], key, version))
 
     def evaluate(self, version: int) -> list[Trajectory]:
         """Validation tasks, the same each time. RunError if all episodes were dropped."""
@@ -80,123 +74,6 @@ class Player:
         episodes = self.play(self.validation, key, version)
         kept(episodes)
         return episodes
-
-
-@dataclass(frozen=True)
-class Rewarding:
-    """Raw components and scores to one reward per turn."""
-
-    mix: RewardMix
-    scorer: RewardModelScorer | None
-    kl_in_reward: float
-
-    def score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
-        """The episodes with the reward model's raw score on every turn."""
-        return list(episodes) if self.scorer is None else self.scorer.score(episodes)
-
-    def turn_rewards(self, episode: Trajectory) -> list[float]:
-        """One reward per turn, in units of success."""
-        drift = [float(turn.info.get("kl_to_reference", 0.0)) for turn in episode.turns]
-        totals = self.mix.totals(episode)
-        return [r - self.kl_in_reward * d for r, d in zip(totals, drift, strict=True)]
-
-
-def build_rewarding(rl: RlSection, reward: Path | None) -> Rewarding:
-    """The mix, and the reward model where there is one."""
-    scorer = RewardModelScorer(reward) if reward is not None else None
-    mix = RewardMix(
-        weights=rl.rewards.weights,
-        dense_cap=rl.rewards.dense_cap,
-        reward_model_weight=rl.rewards.reward_model if scorer else 0.0,
-        score_clip=rl.rewards.score_clip,
-        score_mean=scorer.mean if scorer else 0.0,
-        score_std=scorer.std if scorer else 1.0,
-    )
-    in_reward = rl.ppo.kl_coef if rl.ppo.kl_loss == "in_reward" else 0.0
-    return Rewarding(mix, scorer, in_reward)
-
-
-def build_baseline(
-    recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool, *, turn_log_ratios: TurnLogRatios
-) -> Baseline:
-    """A learned critic, or the leave-one-out mean for ``critic.kind: none``."""
-    critic, ppo = recipe.rl.critic, recipe.rl.ppo
-    if critic.kind == "none":
-        return LeaveOneOutBaseline(rewarding.turn_rewards, discount=ppo.discount)
-    reward = rewarding.scorer.folder if rewarding.scorer else None
-    network = build_network(critic, reward=reward)
-    plan = FitPlan(
-        optimizer=critic.optimizer,
-        learning_rate=critic.learning_rate,
-        steps=critic.steps,
-        batch_size=critic.batch_size,
-        target_update=critic.target_update,
-        target_rate=critic.target_rate,
-        target_period=critic.target_period,
-        discount=ppo.discount,
-        gae_lambda=critic.gae_lambda,
-        n_steps=critic.n_steps,
-        rho_bar=critic.rho_bar,
-        c_bar=critic.c_bar,
-        max_grad_norm=critic.max_grad_norm,
-    )
-    parts = view_parts(recipe)
-    learner = CriticLearner(network, plan=plan, parts=parts, turn_rewards=rewarding.turn_rewards)
-    corrected = critic.off_policy == "vtrace"
-    return LearnedBaseline(
-        learner, pool, build_cadence(recipe), turn_log_ratios if corrected else None
-    )
-
-
-def build_shared_baseline(
-    recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool, trainer: AsymmetricPPOTrainer
-) -> SharedBaseline:
-    """The critic on the trainer's own actor, for ``critic.trunk: shared``."""
-    critic, ppo = recipe.rl.critic, recipe.rl.ppo
-    shared = SharedCritic(
-        trainer,
-        turn_rewards=rewarding.turn_rewards,
-        discount=ppo.discount,
-        microbatch_tokens=ppo.microbatch_tokens,
-    )
-    return SharedBaseline(
-        shared,
-        pool,
-        build_cadence(recipe),
-        steps=critic.steps,
-        batch_size=critic.batch_size,
-        max_grad_norm=critic.max_grad_norm,
-    )
-
-
-def build_cadence(recipe: Recipe) -> Cadence:
-    """When the critic learns and how its judgement is discounted."""
-    critic, ppo = recipe.rl.critic, recipe.rl.ppo
-    return Cadence(
-        seed=recipe.seed,
-        discount=ppo.discount,
-        gae_lambda=ppo.gae_lambda,
-        target=critic.target,
-        max_age=recipe.rl.pool.max_age,
-        warm_up_iterations=critic.warm_up.max_iterations,
-        min_explained_variance=critic.warm_up.min_explained_variance,
-    )
-
-
-def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
-    """Give the baseline a saved critic's weights. Raises UsageError unless it is built alike."""
-    if not isinstance(baseline, LearnedBaseline):
-        raise UsageError(
-            f"--warm-start {critic} is given, but rl.critic has kind {recipe.rl.critic.kind} and "
-            f"trunk {recipe.rl.critic.trunk}, which cannot take it; leave one of them out."
-        )
-    baseline.start_from(fitting_weights(baseline.critic.network, recipe.rl.critic, critic))
-
-
-def view_parts(recipe: Recipe) -> ViewParts:
-    """What the recipe's critic sees."""
-    shown = recipe.rl.critic.view.model_dump(exclude={"max_tokens"})
-    return ViewParts(**shown, state_tokens=recipe.state.max_tokens)
 
 
 def build_trainer(

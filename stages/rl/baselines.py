@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import gae, leave_one_out, whiten
 from stages.rl.critic.learner import CriticLearner, Padded, Target
+from stages.rl.critic.trunks import save_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import Replay, TurnLogRatios
 
@@ -53,6 +55,18 @@ class Baseline(Protocol):
 
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
         """Fit to the pool. Metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on: tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        ...
+
+    def save(self, folder: Path, options: dict[str, Any]) -> None:
+        """Hand over the critic; ``options`` are the recipe's, which rebuild it."""
         ...
 
 
@@ -114,6 +128,11 @@ class CriticBaseline:
         """True once warmed up: explained variance of unseen episodes passed, or the limit came."""
         return self.warm
 
+    @property
+    def target(self) -> Target:
+        """What values are fitted to now."""
+        return self.cadence.target if self.warm else "monte_carlo"
+
     def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         """Explained variance on the newest episodes before they are fitted; ends the warm-up."""
         explained = self.critic.surprise(episodes)
@@ -139,6 +158,18 @@ class CriticBaseline:
                 f"the critic's warm-up ends at its limit of {limit} iterations: its explained "
                 f"variance {seen}; see rl.critic.warm_up."
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The critic's state and where the warm-up stands."""
+        critic = self.critic.state_dict()
+        stand = {"warm": self.warm, "warm_ups": self.warm_ups, "fitted": self.fitted}
+        return {"critic": critic, **stand}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.critic.load_state_dict(state["critic"])
+        self.warm, self.warm_ups = state["warm"], state["warm_ups"]
+        self.fitted = state["fitted"]
 
     def judge(self, episodes: Sequence[Trajectory]) -> Judgement:
         """GAE(γ, λ) over turns, and the review of every finished turn."""
@@ -195,8 +226,7 @@ class LearnedBaseline(CriticBaseline):
             max_age=self.cadence.max_age,
             turn_log_ratios=self._turn_log_ratios,
         )
-        kind: Target = self.cadence.target if self.warm else "monte_carlo"
-        loss = self.critic.fit(replay, kind=kind, correction=replay)
+        loss = self.critic.fit(replay, kind=self.target, correction=replay)
         self.critic.forget(self.pool.episodes)
         return {
             "critic/loss": loss,
@@ -205,6 +235,10 @@ class LearnedBaseline(CriticBaseline):
             **replay.finish(),
             **self.pool.metrics(actor_version),
         }
+
+    def save(self, folder: Path, options: dict[str, Any]) -> None:
+        """The network as a critic's folder."""
+        save_critic(self.critic.network, folder, options)
 
 
 class LeaveOneOutBaseline:
@@ -244,6 +278,16 @@ class LeaveOneOutBaseline:
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
         """Nothing to fit."""
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to remember."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing was remembered."""
+
+    def save(self, folder: Path, options: dict[str, Any]) -> None:
+        """Nothing to hand over."""
 
 
 def whitened(judgement: Judgement, *, min_std: float) -> tuple[list[list[float]], dict[str, float]]:

@@ -16,7 +16,7 @@ import torch
 
 from stages.common.errors import UsageError
 from stages.common.run_folder import checkpoint_step
-from stages.rl.baselines import CriticBaseline
+from stages.rl.baselines import Baseline
 from stages.rl.pool import ExperiencePool, read_trajectories, write_trajectories
 from stages.rl.trainer import AsymmetricPPOTrainer, Progress
 
@@ -38,7 +38,7 @@ class Belongings:
 def save_checkpoint(
     folder: Path,
     trainer: AsymmetricPPOTrainer,
-    baseline: Any,
+    baseline: Baseline,
     pool: ExperiencePool,
     belongings: Belongings,
     *,
@@ -64,7 +64,7 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path,
     trainer: AsymmetricPPOTrainer,
-    baseline: Any,
+    baseline: Baseline,
     pool: ExperiencePool,
     belongings: Belongings,
 ) -> dict[str, Any]:
@@ -87,9 +87,7 @@ def load_checkpoint(
     trainer.actor.load_state_dict(state["actor"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.lr_scheduler.load_state_dict(state["schedule"])
-    if isinstance(baseline, CriticBaseline):
-        baseline.critic.load_state_dict(state["critic"])
-        baseline.warm, baseline.warm_ups = state["warm"], state["warm_ups"]
+    baseline.load_state_dict(state["baseline"])
     trainer.progress = Progress(
         iteration=state["iteration"],
         actor_version=state["actor_version"],
@@ -101,8 +99,10 @@ def load_checkpoint(
     return extra
 
 
-def _state(trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings) -> dict[str, Any]:
-    state = {
+def _state(
+    trainer: AsymmetricPPOTrainer, baseline: Baseline, belongings: Belongings
+) -> dict[str, Any]:
+    return {
         "actor": trainer.actor.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": _plain(trainer.lr_scheduler.state_dict()),
@@ -110,11 +110,8 @@ def _state(trainer: AsymmetricPPOTrainer, baseline: Any, belongings: Belongings)
         "actor_version": trainer.progress.actor_version,
         "recipe": belongings.recipe,
         "extra": belongings.extra,
+        "baseline": baseline.state_dict(),
     }
-    if isinstance(baseline, CriticBaseline):
-        state["critic"] = baseline.critic.state_dict()
-        state["warm"], state["warm_ups"] = baseline.warm, baseline.warm_ups
-    return state
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice
 from stages.rl import assembly
-from stages.rl.baselines import LearnedBaseline
+from stages.rl.baselines import Baseline
 from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
-from stages.rl.critic.trunks import save_critic
+from stages.rl.critic.assembly import build_baseline, build_shared_baseline, warm_start
 from stages.rl.pool import ExperiencePool
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
-from stages.rl.shared import SharedBaseline, save_head
+from stages.rl.rewarding import build_rewarding
 from stages.rl.trainer import Parts
 
 KEEP_CHECKPOINTS = 2
@@ -47,7 +47,7 @@ class Session:
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        self.rewarding = assembly.build_rewarding(recipe.rl, reward)
+        self.rewarding = build_rewarding(recipe.rl, reward, state_tokens=recipe.state.max_tokens)
         self.pool = ExperiencePool(
             folder.path / "pool",
             max_episodes=recipe.rl.pool.max_episodes,
@@ -57,16 +57,18 @@ class Session:
         )
         shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
         if not shared:
-            self.baseline = assembly.build_baseline(
-                recipe, self.rewarding, self.pool, turn_log_ratios=self._turn_log_ratios
+            self.baseline: Baseline = build_baseline(
+                recipe,
+                self.rewarding,
+                self.pool,
+                sft=sft,
+                turn_log_ratios=self._turn_log_ratios,
             )
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         if shared:
-            self.baseline = assembly.build_shared_baseline(
-                recipe, self.rewarding, self.pool, self.trainer
-            )
+            self.baseline = build_shared_baseline(recipe, self.rewarding, self.pool, self.trainer)
         if critic is not None:
-            assembly.warm_start(recipe, self.baseline, critic)
+            warm_start(recipe, self.baseline, critic)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
@@ -129,10 +131,7 @@ class Session:
         )
         shutil.rmtree(self._best_weights.parent, ignore_errors=True)
         options = self.recipe.rl.critic.model_dump(mode="json")
-        if isinstance(self.baseline, SharedBaseline):
-            save_head(self.baseline.critic.head, self.folder.path / "critic", options)
-        elif isinstance(self.baseline, LearnedBaseline):
-            save_critic(self.baseline.critic.network, self.folder.path / "critic", options)
+        self.baseline.save(self.folder.path / "critic", options)
         now = self.trainer.progress
         episodes = self.recipe.rl.iterations * self.recipe.rl.episodes
         return {

@@ -214,6 +214,10 @@ class SharedBaseline(CriticBaseline):
         self.critic.forget()
         return figures
 
+    def save(self, folder: Path, options: dict[str, Any]) -> None:
+        """The head; its trunk is the actor beside it."""
+        save_head(self.critic.head, folder, options)
+
 
 def next_prompt(tokenizer: Any, turn: Turn) -> tuple[int, ...]:
     """The state after a turn in its plainest form: its prompt, its action, what came back."""

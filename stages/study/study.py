@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 from stages.common.errors import UsageError
 from stages.recipe.load import load_recipe
 from stages.recipe.messages import sentence
-from stages.recipe.models import Section
+from stages.recipe.section import Section
 from stages.recipe.source import parse_yaml, read_recipe
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=,+-]*$"

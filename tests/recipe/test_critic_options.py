@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from stages.common.errors import UsageError
 from stages.recipe.describe import describe
 from stages.recipe.load import load_recipe
-from stages.recipe.models import Recipe
+from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import advice
 from tests.recipe.bad_recipes import GOOD
 
@@ -90,3 +91,17 @@ def test_unusual_values_are_told_where_they_act(recipe_with, overrides, words):
 def test_defaults_are_usual_where_they_act(recipe_with):
     switches = (VTRACE, "rl.critic.target_update=periodic", "rl.pool.sampling=prioritised")
     assert advice(recipe_with(*switches), TINY) == []
+
+
+@pytest.mark.parametrize(
+    ("critic", "pool", "words"),
+    [
+        ({"kind": "q", "off_policy": "vtrace"}, {}, "corrects V fitted to the pool, but kind is q"),
+        ({"kind": "none", "off_policy": "vtrace"}, {}, "but kind is none"),
+        ({"trunk": "shared", "view": "symmetric"}, {"sampling": "prioritised"}, "replays nothing"),
+        ({"kind": "advantage"}, {"sampling": "prioritised"}, "replays nothing by priority"),
+    ],
+)
+def test_what_a_critic_cannot_do_is_refused(critic, pool, words):
+    with pytest.raises(ValidationError, match=words):
+        RlSection.model_validate({"critic": critic, "pool": pool})

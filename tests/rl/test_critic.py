@@ -15,7 +15,7 @@ from stages.rl.critic.text import cut_middle
 from stages.rl.critic.trunks import load_critic, save_critic
 from stages.rl.critic.views import ViewParts, action_views, critic_views
 from tests.rl.worlds import BETWEEN, START, episode
-from tests.tiny_models import tiny_qwen3
+from tests.tiny_models import tiny_bert, tiny_qwen3
 
 
 def success(trajectory):
@@ -206,25 +206,8 @@ def test_the_target_network_follows_slowly():
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
     """A random BERT with a word-piece tokenizer of its own: another family than the actor's."""
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    folder = tmp_path_factory.mktemp("encoder")
-    words = BertWordPieceTokenizer()
-    words.train_from_iterator(["goal facts state did got turns left seen 0 1 2 3 4 5"] * 3, 200)
-    words.save_model(str(folder))
-    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"))
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return tiny_bert(tmp_path_factory.mktemp("encoder"), max_position_embeddings=64)
 
 
 def test_any_encoder_folder_is_a_critic(encoder_folder, tmp_path):
@@ -276,7 +259,7 @@ def test_light_critic_saves_and_loads(tmp_path):
 
 def test_an_unknown_trunk_is_explained(tmp_path):
     from stages.common.errors import UsageError
-    from stages.recipe.models import CriticSection
+    from stages.recipe.critic import CriticSection
     from stages.rl.critic.trunks import build_trunk
 
     with pytest.raises(UsageError, match=r"rl\.critic\.trunk"):

@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 from aacli.app import app
 from stages.common.errors import UsageError
 from stages.interaction.trajectory import Trajectory
-from stages.rl import assembly
+from stages.rl import rewarding, session
 from stages.rl.advantages import explained_variance
 from stages.rl.baselines import Cadence, LearnedBaseline
+from stages.rl.critic import assembly
 from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.ensemble import Ensemble
 from stages.rl.critic.heads import HistogramHead, ScalarHead
@@ -87,7 +88,7 @@ class Watched:
     def __init__(self, lab: Lab, out: Path, critic: dict[str, Any], **rl: Any) -> None:
         self.out = out
         with pytest.MonkeyPatch.context() as patch:
-            real = assembly.build_baseline
+            real = session.build_baseline
 
             def watched(*parts: Any, **more: Any) -> Any:
                 built = real(*parts, **more)
@@ -95,7 +96,7 @@ class Watched:
                 self.baseline, self.before = built, copy.deepcopy(built.critic.network)
                 return built
 
-            patch.setattr(assembly, "build_baseline", watched)
+            patch.setattr(session, "build_baseline", watched)
             self.rows = lab.rl(out, **merged(merged(WARMING, {"critic": critic}), rl))
         self.learner = self.baseline.critic
 
@@ -173,7 +174,7 @@ def test_reward_model_trunk_is_the_reward_models_before_the_first_step(
     assert any(
         not torch.equal(moved[k], v) for k, v in done.before.trunk.encoder.state_dict().items()
     )
-    scorer = assembly.build_rewarding(lab.recipe(rl=WARMING).rl, lab.reward).scorer
+    scorer = rewarding.build_rewarding(lab.recipe(rl=WARMING).rl, lab.reward).scorer
     assert scorer is not None  # what scores stays what it was
     torch.testing.assert_close(scorer.model.model.norm.weight, file["model.norm.weight"].float())
 
@@ -282,9 +283,11 @@ def test_a_warm_start_takes_weights_and_may_pass_the_gate_at_once(
 
 def test_a_warm_start_is_weights_only(lab: Lab, earlier: Path, tmp_path: Path) -> None:
     recipe = lab.recipe(rl=merged(WARMING, {"critic": {"hidden_size": 16}}))
-    rewarding = assembly.build_rewarding(recipe.rl, lab.reward)
+    rewards = rewarding.build_rewarding(recipe.rl, lab.reward)
     pool = ExperiencePool(tmp_path / "pool", max_episodes=4)
-    baseline = assembly.build_baseline(recipe, rewarding, pool, turn_log_ratios=lambda _: [])
+    baseline = assembly.build_baseline(
+        recipe, rewards, pool, sft=lab.sft, turn_log_ratios=lambda _: []
+    )
     assembly.warm_start(recipe, baseline, earlier)
     saved = load_critic(earlier)[0].state_dict()
     assert isinstance(baseline, LearnedBaseline)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stages.common.errors import UsageError
-from stages.recipe.models import CriticSection
+from stages.recipe.critic import CriticSection
 from stages.rl.critic import encoder as encoders
 from stages.rl.critic.encoder import EncoderTrunk, packed, reads_causally
 from stages.rl.critic.ensemble import Ensemble, bootstrap_weights

@@ -215,6 +215,18 @@ def test_an_encoder_of_another_family_is_the_critic(lab: Lab, qwen: Lab, tmp_pat
     assert (tmp_path / "rl/critic/encoder/config.json").is_file()
 
 
+def test_preferences_of_the_reward_stage_teach_the_discriminator(lab: Lab, tmp_path: Path) -> None:
+    """A random actor's episodes all fail: without the reward stage's pairs nothing is learnt."""
+    critic = {"kind": "discriminative", "steps": 12}
+    alone = lab.rl(tmp_path / "alone", critic=critic)
+    taught = lab.rl(tmp_path / "taught", critic=critic, rewards={"reward_model": 0.1})
+    assert [row["critic/pairs"] for row in alone] == [0.0, 0.0]
+    assert "critic/discriminator_loss" not in alone[0]
+    losses = [row["critic/discriminator_loss"] for row in taught]
+    assert losses[1] < losses[0]
+    assert alone[1]["critic/bonus"] == 0.0 < taught[1]["critic/bonus"]
+
+
 def test_best_is_kept_where_asked(lab: Lab, tmp_path: Path) -> None:
     """A policy that never succeeds is best at its first evaluation: those weights come back."""
     lab.rl(tmp_path / "last", evaluate_every=1)

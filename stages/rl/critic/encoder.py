@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from stages.common.errors import UsageError
-from stages.rl.critic.text import Pieces, Reader, TokenizerReader, WordReader
+from stages.rl.critic.text import Reader, TokenizerReader, WordReader, view_ids, view_texts
 from stages.rl.critic.views import View
 
 MICROBATCH_TOKENS = 8192
@@ -99,22 +98,11 @@ class EncoderTrunk(nn.Module):
 
         Raises UsageError when goal, facts and limits alone do not fit.
         """
-        texts = dict.fromkeys(text for view in views for text in _texts(view))
+        texts = dict.fromkeys(text for view in views for text in view_texts(view))
         ids = dict(zip(texts, self.reader.ids(list(texts)), strict=True))
         frame = len(self.reader.before) + len(self.reader.after)
-        rows = []
-        for view in views:
-            start, limits, shown, proposed, *history = [ids[text] for text in _texts(view)]
-            try:
-                row = Pieces(start, history, limits, shown, proposed).within(self._room)
-            except ValueError:
-                raise UsageError(
-                    f"rl.critic.view.max_tokens leaves {self._room} tokens, but goal, facts and "
-                    f"limits of a view alone take {len(start) + len(limits)}; set it to at least "
-                    f"{len(start) + len(limits) + frame}, within what the encoder can read."
-                ) from None
-            rows.append(torch.tensor([*self.reader.before, *row, *self.reader.after]))
-        return rows
+        rows = [view_ids(view, ids, self._room, frame=frame) for view in views]
+        return [torch.tensor([*self.reader.before, *row, *self.reader.after]) for row in rows]
 
     def forward(self, episodes: Sequence[Sequence[Tensor]]) -> Tensor:
         """Features of all views of the episodes, (sum of views, width)."""
@@ -153,11 +141,3 @@ def reads_causally(encoder: Any) -> bool:
         ids = torch.tensor([[0, 1], [0, 2]])
         first = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     return bool(torch.allclose(first[0], first[1], rtol=0, atol=1e-6))
-
-
-def _texts(view: View) -> list[str]:
-    """Start, limits, state, action (or nothing), then the exchanges; each ends its line."""
-    action = view.proposed() if view.action else ""
-    exchanges = (e.text() for e in view.history)
-    parts = [view.start(), view.limits(), view.shown(), action, *exchanges]
-    return [f"{text}\n" if text else "" for text in parts]

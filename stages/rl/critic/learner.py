@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +46,13 @@ class FitPlan:
     rho_bar: float = 1.0
     c_bar: float = 1.0
     max_grad_norm: float = 1.0
+
+
+def build_optimizer(plan: FitPlan, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The plan's optimizer at its rate, with torch's other settings."""
+    build: Any = OPTIMIZERS[plan.optimizer]
+    optimizer: torch.optim.Optimizer = build(parameters, lr=plan.learning_rate)
+    return optimizer
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,7 @@ class CriticLearner:
     ) -> None:
         self.network, self.plan, self.parts = network, plan, parts
         self.target = copy.deepcopy(network).requires_grad_(False)
-        build: Any = OPTIMIZERS[plan.optimizer]
-        self.optimizer = build(network.parameters(), lr=plan.learning_rate)
+        self.optimizer = build_optimizer(plan, network.parameters())
         self.fits = 0
         self._turn_rewards = turn_rewards
         self._prepared: dict[tuple[int, ...], Any] = {}

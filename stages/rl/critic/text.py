@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stages.common.errors import UsageError
 from stages.rl.critic.light import BUCKETS, bucket, words
+from stages.rl.critic.views import View
 
 Ids = list[int]
 
@@ -109,6 +111,31 @@ class Pieces:
     def _joined(self, history: Sequence[Ids], state: Ids, action: Ids) -> Ids:
         between = [i for exchange in history for i in exchange]
         return [*self.start, *between, *self.limits, *state, *action]
+
+
+def view_texts(view: View) -> list[str]:
+    """Start, limits, state, action (or nothing), then the exchanges; each ends its line."""
+    action = view.proposed() if view.action else ""
+    exchanges = (e.text() for e in view.history)
+    parts = [view.start(), view.limits(), view.shown(), action, *exchanges]
+    return [f"{text}\n" if text else "" for text in parts]
+
+
+def view_ids(view: View, ids: Mapping[str, Ids], room: int, *, frame: int = 0) -> Ids:
+    """At most ``room`` ids of a view whose texts have these; ``frame`` more stand around them.
+
+    Raises UsageError when goal, facts and limits alone do not fit.
+    """
+    start, limits, shown, proposed, *history = [ids[text] for text in view_texts(view)]
+    try:
+        return Pieces(start, history, limits, shown, proposed).within(room)
+    except ValueError:
+        least = len(start) + len(limits)
+        raise UsageError(
+            f"rl.critic.view.max_tokens leaves {room} tokens, but goal, facts and limits of a view "
+            f"alone take {least}; set it to at least {least + frame}, within what the encoder can "
+            "read."
+        ) from None
 
 
 def newest(exchanges: Sequence[Ids], room: int) -> Ids:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stages.common.errors import UsageError
 from stages.common.run_folder import read_json, write_json
-from stages.recipe.models import CriticSection
+from stages.recipe.critic import CriticSection
 from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.ensemble import Ensemble
 from stages.rl.critic.heads import build_head
@@ -22,24 +22,33 @@ from stages.rl.critic.text import TokenizerReader
 LIGHT, SCRATCH, REWARD_MODEL = "light", "scratch", "reward-model"
 CONFIG, WEIGHTS, ENCODER = "critic.json", "model.safetensors", "encoder"
 
+ACTIONS = "actions"
+"""Option of a saved network that judges proposed actions, beside the recipe's."""
+
 Network = CriticNetwork | Ensemble
 
 
-def build_network(critic: CriticSection, *, reward: Path | None = None) -> Network:
+def build_network(
+    critic: CriticSection, *, reward: Path | None = None, actions: bool = False
+) -> Network:
     """Fresh heads on the trunk that the recipe names. ``reward``: the reward model's folder.
 
     Raises UsageError when the trunk cannot be loaded.
     """
-    return _network(critic, lambda: build_trunk(critic, reward=reward))
+    return _network(critic, lambda: build_trunk(critic, reward=reward, actions=actions))
 
 
-def build_trunk(critic: CriticSection, *, reward: Path | None = None) -> nn.Module:
+def build_trunk(
+    critic: CriticSection, *, reward: Path | None = None, actions: bool = False
+) -> nn.Module:
     """``light``, ``scratch``, ``reward-model``, or the encoder of a folder or hub id.
+
+    ``actions``: it reads (c_t, a_t) instead of c_t; an encoder finds a_t in the view's text.
 
     Raises UsageError when the encoder cannot be loaded or there is no reward model.
     """
     if critic.trunk == LIGHT:
-        return LightTrunk(critic.hidden_size)
+        return LightTrunk(critic.hidden_size, actions=actions)
     budget = critic.view.max_tokens
     if critic.trunk == SCRATCH:
         return EncoderTrunk.scratch(
@@ -73,6 +82,7 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} holds no {CONFIG}; give the critic/ folder of an rl run")
     options = read_json(folder / CONFIG)
+    actions = options.pop(ACTIONS, False)
     try:
         critic = CriticSection.model_validate(options)
     except ValidationError:
@@ -84,7 +94,7 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
     network = _network(
         critic,
         lambda: (
-            build_trunk(critic)
+            build_trunk(critic, actions=actions)
             if own
             else EncoderTrunk.restore(folder / ENCODER, max_tokens=budget)
         ),

@@ -1,0 +1,81 @@
+"""From raw components, scores and bonuses to one reward per turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stages.common.run_folder import read_rows
+from stages.interaction.rewards.mix import RewardMix
+from stages.interaction.rewards.scorer import RewardModelScorer
+from stages.interaction.trajectory import Trajectory
+from stages.recipe.models import RlSection
+from stages.rl.critic.discriminator import BONUS, BonusPlan, Discriminator
+from stages.rl.critic.options import fit_plan, view_parts
+from stages.rl.critic.preferences import preference_episodes
+from stages.rl.critic.trunks import build_network
+from stages.rl.critic.views import ViewParts
+
+
+@dataclass(frozen=True)
+class Rewarding:
+    """Raw components and scores to one reward per turn."""
+
+    mix: RewardMix
+    scorer: RewardModelScorer | None
+    kl_in_reward: float
+    discriminator: Discriminator | None = None
+
+    def score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """The episodes with the reward model's raw score, and the critic's bonus, on every turn."""
+        scored = list(episodes) if self.scorer is None else self.scorer.score(episodes)
+        return self.discriminator.with_bonuses(scored) if self.discriminator else scored
+
+    def turn_rewards(self, episode: Trajectory) -> list[float]:
+        """One reward per turn, in units of success."""
+        added = [
+            float(turn.info.get(BONUS, 0.0))
+            - self.kl_in_reward * float(turn.info.get("kl_to_reference", 0.0))
+            for turn in episode.turns
+        ]
+        return [r + a for r, a in zip(self.mix.totals(episode), added, strict=True)]
+
+
+def build_rewarding(rl: RlSection, reward: Path | None, *, state_tokens: int = 0) -> Rewarding:
+    """The mix, the reward model where there is one, the critic's discriminator where asked for.
+
+    ``state_tokens`` is the budget of the actor's state.
+    """
+    scorer = RewardModelScorer(reward) if reward is not None else None
+    mix = RewardMix(
+        weights=rl.rewards.weights,
+        dense_cap=rl.rewards.dense_cap,
+        reward_model_weight=rl.rewards.reward_model if scorer else 0.0,
+        score_clip=rl.rewards.score_clip,
+        score_mean=scorer.mean if scorer else 0.0,
+        score_std=scorer.std if scorer else 1.0,
+    )
+    in_reward = rl.ppo.kl_coef if rl.ppo.kl_loss == "in_reward" else 0.0
+    discriminator = None
+    if rl.critic.kind == "discriminative":
+        parts = view_parts(rl.critic.view, state_tokens)
+        discriminator = build_discriminator(rl, mix, reward, parts)
+    return Rewarding(mix, scorer, in_reward, discriminator)
+
+
+def build_discriminator(
+    rl: RlSection, mix: RewardMix, reward: Path | None, parts: ViewParts
+) -> Discriminator:
+    """Untrained, with the preferences that the reward stage left in its folder."""
+    critic, options = rl.critic, rl.critic.discriminator
+    # One plain head: its output is a logit, whatever V is fitted by.
+    plain = critic.model_copy(update={"loss": "mse", "ensemble": 1})
+    return Discriminator(
+        build_network(plain, reward=reward, actions=True),
+        plan=fit_plan(rl),
+        parts=replace(parts, privileged=parts.privileged and options.privileged),
+        bonus=BonusPlan(options.weight, options.cap),
+        turn_rewards=mix.totals,
+        preferences=preference_episodes(read_rows(reward)) if reward else (),
+    )
