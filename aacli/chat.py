@@ -52,9 +52,16 @@ def chat(
     loaded = options.load(recipe)
     chosen = actor or str(default_actor(loaded))
     from stages.evaluation.chat import chat_command
+    from stages.rl.run import load_reviewer
 
     result = chat_command(
-        loaded, chosen, question=question, database=database, task=task, greedy=greedy
+        loaded,
+        chosen,
+        question=question,
+        database=database,
+        task=task,
+        greedy=greedy,
+        reviewers=load_reviewer,
     )
     if options.json:
         emit(result)

@@ -53,9 +53,10 @@ def collect(
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
     from stages.evaluation.collect import collect_command
+    from stages.rl.run import load_reviewer
 
     if kind is Kind.PREFERENCES and actor is None:
         actor = str(default_actor(loaded))
-    result = collect_command(loaded, kind.value, actor=actor, output=path)
+    result = collect_command(loaded, kind.value, actor=actor, output=path, reviewers=load_reviewer)
     if options.json:
         emit(result)

@@ -44,7 +44,8 @@ def diff(
     given = {"evaluation.episodes": episodes, "evaluation.seed": options.seed}
     loaded = options.load(recipe, *(f"{k}={v}" for k, v in given.items() if v is not None))
     from stages.evaluation.diff import diff_command
+    from stages.rl.run import load_reviewer
 
-    result = diff_command(loaded, first, second, greedy=greedy, shown=show)
+    result = diff_command(loaded, first, second, greedy=greedy, shown=show, reviewers=load_reviewer)
     if options.json:
         emit(result)

@@ -76,7 +76,14 @@ def evaluate(
     if actor is None and policy is None:
         actor = str(default_actor(loaded))
     from stages.evaluation.run import evaluate_command
+    from stages.rl.run import load_reviewer
 
-    result = evaluate_command(loaded, actor, policy=policy and policy.value, greedy=greedy)
+    result = evaluate_command(
+        loaded,
+        actor,
+        reviewers=load_reviewer,
+        policy=policy and policy.value,
+        greedy=greedy,
+    )
     if options.json:
         emit(result)

@@ -31,6 +31,7 @@ from stages.evaluation.store import Figures, FigureStore, identity
 from stages.evaluation.tables import groups_table, percent, pipeline_table
 from stages.interaction.player import LoadedActor
 from stages.recipe.models import Recipe
+from stages.rl.run import load_reviewer
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
 """Stages in their order, and the stages each is built on."""
@@ -183,7 +184,7 @@ class Pipeline:
     def _player(self, folder: str) -> LoadedActor:
         """The actor of a folder; the last one stays loaded."""
         if self._loaded is None or self._loaded[0] != folder:
-            self._loaded = (folder, player(self.recipe, folder))
+            self._loaded = (folder, player(self.recipe, folder, load_reviewer))
         return self._loaded[1]
 
     def _stored(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from stages.common.console import say, show
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
-from stages.evaluation.run import arena_of, player
+from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
 from stages.interaction.environments.base import Task
@@ -66,6 +66,7 @@ def chat_command(
     database: Path | None = None,
     task: int | None = None,
     greedy: bool = True,
+    reviewers: Reviewers = no_reviewers,
 ) -> list[dict[str, Any]]:
     """Answer ``question``, or play held-out ``task`` number N, or else ask the person again and
     again until an empty end of input, ``exit`` or ``quit``.
@@ -78,8 +79,8 @@ def chat_command(
         raise UsageError("--task plays a held-out task; leave out --question and --database.")
     set_threads(recipe.threads)
     with _own_database(recipe, database) as world:
-        loaded = player(world, actor)
-        arena = arena_of(world).served(loaded.state)
+        loaded = player(world, actor, reviewers)
+        arena = arena_of(world).served(loaded.state, loaded.reviewer)
         conversation = Conversation(arena, loaded, greedy=greedy, seed=world.seed)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
@@ -150,6 +151,7 @@ class Conversation:
             make_environment=self._arena.make_environment,
             make_state=self._arena.states(self._actor.count_tokens),
             policy=Narrator(self._actor.policy),
+            reviewer=self._arena.reviewer,
             key=(self._seed, self._asked),
             greedy=self._greedy,
         )[0]

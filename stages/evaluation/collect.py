@@ -14,7 +14,7 @@ from stages.common.console import show
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
 from stages.common.seeding import set_threads
-from stages.evaluation.run import arena_of, player
+from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.interaction.environments.base import Task
 from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Message, Trajectory, Turn
@@ -24,7 +24,12 @@ Row = Mapping[str, Any]
 
 
 def collect_command(
-    recipe: Recipe, kind: str, *, actor: str | None = None, output: Path
+    recipe: Recipe,
+    kind: str,
+    *,
+    actor: str | None = None,
+    output: Path,
+    reviewers: Reviewers = no_reviewers,
 ) -> dict[str, Any]:
     """Collect ``demonstrations`` (of the environment's expert, or of ``actor``) or ``preferences``
     (between replies of ``actor``) and write them; returns what was written.
@@ -34,7 +39,7 @@ def collect_command(
     if kind not in KINDS:
         raise UsageError(f"cannot collect {kind!r}; expected one of {', '.join(KINDS)}.")
     set_threads(recipe.threads)
-    rows, episodes = KINDS[kind](recipe, actor)
+    rows, episodes = KINDS[kind](recipe, actor, reviewers)
     if not rows:
         raise UsageError(
             f"{len(episodes)} episodes gave no {kind}; collect from more tasks, or lower"
@@ -80,37 +85,42 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     os.replace(temporary, path)
 
 
-def _demonstrations(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Trajectory]]:
+def _demonstrations(
+    recipe: Recipe, actor: str | None, reviewers: Reviewers
+) -> tuple[list[Row], list[Trajectory]]:
     arena = arena_of(recipe)
     tasks = _cycled(arena.tasks("train", recipe.sft.demonstrations, recipe.seed), recipe)
     if actor is None:
         # Each play of a task gets mistakes of its own, as the episode's number is in the seed.
         episodes = arena.demonstrate(tasks, seed=recipe.seed)
     else:
-        episodes = _sampled(recipe, actor, tasks)
+        episodes = _sampled(recipe, actor, tasks, reviewers)
     kept = [t for t in _played(episodes) if t.success or not recipe.sft.only_successful]
     return [row for t in kept for row in dialogue_rows(t)], _played(episodes)
 
 
-def _preferences(recipe: Recipe, actor: str | None) -> tuple[list[Row], list[Trajectory]]:
+def _preferences(
+    recipe: Recipe, actor: str | None, reviewers: Reviewers
+) -> tuple[list[Row], list[Trajectory]]:
     if actor is None:
         raise UsageError("preferences are collected between an actor's replies; give --actor.")
     options = recipe.reward
     arena = arena_of(recipe)
     tasks = arena.tasks("train", options.tasks, recipe.seed)
     repeated = [task for task in tasks for _ in range(options.samples_per_task)]
-    episodes = _played(_sampled(recipe, actor, repeated))
+    episodes = _played(_sampled(recipe, actor, repeated, reviewers))
     rows = collect_preferences(
         episodes, min_margin=options.min_margin, discount=options.discount, mix=arena.mix
     )
     return list(rows), episodes
 
 
-KINDS: Mapping[str, Callable[[Recipe, str | None], tuple[list[Row], list[Trajectory]]]] = {
+Collector = Callable[[Recipe, str | None, Reviewers], tuple[list[Row], list[Trajectory]]]
+KINDS: Mapping[str, Collector] = {
     "demonstrations": _demonstrations,
     "preferences": _preferences,
 }
-"""What can be collected: (recipe, actor's folder) -> (rows, the episodes they come from)."""
+"""What can be collected: rows, and the episodes they come from."""
 
 
 def _cycled(tasks: Sequence[Task], recipe: Recipe) -> list[Task]:
@@ -118,9 +128,11 @@ def _cycled(tasks: Sequence[Task], recipe: Recipe) -> list[Task]:
     return list(islice(cycle(tasks), recipe.sft.demonstrations))
 
 
-def _sampled(recipe: Recipe, actor: str, tasks: Sequence[Task]) -> list[Trajectory]:
-    loaded = player(recipe, actor)
-    arena = arena_of(recipe).served(loaded.state)
+def _sampled(
+    recipe: Recipe, actor: str, tasks: Sequence[Task], reviewers: Reviewers
+) -> list[Trajectory]:
+    loaded = player(recipe, actor, reviewers)
+    arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
     key = (recipe.seed, 0)
     return arena.play(tasks, loaded.policy, key=key, count_tokens=loaded.count_tokens)
 

@@ -12,8 +12,9 @@ from stages.common.console import show
 from stages.common.seeding import set_threads
 from stages.evaluation.duel import Divergence, divergences, duel, paired
 from stages.evaluation.held_out import HeldOut
-from stages.evaluation.run import held_out, player
+from stages.evaluation.run import Reviewers, held_out, no_reviewers, player
 from stages.evaluation.tables import DASH, plain_table
+from stages.interaction.player import LoadedActor
 from stages.interaction.states.window import cut_middle
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -23,16 +24,25 @@ LONGEST_SHOWN = 400
 
 
 def diff_command(
-    recipe: Recipe, first: str, second: str, *, greedy: bool, shown: int
+    recipe: Recipe,
+    first: str,
+    second: str,
+    *,
+    greedy: bool,
+    shown: int,
+    reviewers: Reviewers = no_reviewers,
 ) -> dict[str, Any]:
     """Play both actors, show the counts, and the first diverging turn of ``shown`` episodes.
+
+    ``reviewers`` loads the critic of an actor whose state shows reviews.
 
     Returns what ``--json`` prints: the figures of ``duel``, and ``divergences``: the task, the
     turn, and what each did in it.
     """
     set_threads(recipe.threads)
     tasks = held_out(recipe)
-    pairs = paired(*(_played(recipe, tasks, actor, greedy=greedy) for actor in (first, second)))
+    actors = (player(recipe, folder, reviewers) for folder in (first, second))
+    pairs = paired(*(_played(tasks, actor, greedy=greedy) for actor in actors))
     found = divergences(pairs)
     result = {
         "a": first,
@@ -82,10 +92,9 @@ def divergence_table(row: Mapping[str, Any]) -> Table:
     return table
 
 
-def _played(recipe: Recipe, tasks: HeldOut, folder: str, *, greedy: bool) -> list[Trajectory]:
-    """One actor's episodes, in the state it was trained with; it is let go afterwards."""
-    actor = player(recipe, folder)
-    served = tasks.with_state(actor.state)
+def _played(tasks: HeldOut, actor: LoadedActor, *, greedy: bool) -> list[Trajectory]:
+    """One actor's episodes, in the state it was trained with."""
+    served = tasks.served(actor)
     return served.play(actor.policy, greedy=greedy, count_tokens=actor.count_tokens)
 
 

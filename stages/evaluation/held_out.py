@@ -11,6 +11,7 @@ from stages.evaluation.metrics import episode_metrics
 from stages.interaction.arena import Arena, about, kept
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Policy
+from stages.interaction.player import LoadedActor
 from stages.interaction.states.base import CountTokens
 from stages.interaction.trajectory import Trajectory
 
@@ -35,9 +36,9 @@ class HeldOut:
         tasks = arena.tasks(split, episodes, seed)
         return cls(arena, tasks, seed, _training_sample(arena, seed))
 
-    def with_state(self, state: Any) -> HeldOut:
-        """The same tasks, shown through another state processor."""
-        return replace(self, arena=self.arena.served(state))
+    def served(self, actor: LoadedActor) -> HeldOut:
+        """The same tasks, shown as an actor was trained to see them."""
+        return replace(self, arena=self.arena.served(actor.state, actor.reviewer))
 
     def measure(
         self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about

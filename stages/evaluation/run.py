@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,26 @@ from stages.evaluation.readiness import TRIES, readiness
 from stages.evaluation.tables import groups_table, metrics_table
 from stages.interaction.arena import Arena
 from stages.interaction.player import LoadedActor, load_player
+from stages.interaction.rollout import Reviewer
+from stages.interaction.states import StateOptions
 from stages.recipe.models import Recipe
 
 FEW_WORDS = 10e6
 """Actors with fewer weights read and write only the names they were pretrained on."""
+
+
+Reviewers = Callable[[Path, Recipe], Reviewer | None]
+"""(actor's folder, recipe) -> the reviewer that belongs to the actor, None if it has none.
+
+Whoever composes the stages passes it in, as this room does not know the critic."""
+
+
+def no_reviewers(folder: Path, recipe: Recipe) -> None:
+    """Where nobody can load critics, an actor that expects reviews cannot be played."""
+    raise UsageError(
+        f"{folder} is shown reviews by state.review = words, which only a command that loads its "
+        "critic can give it; play it by aac eval, chat, collect or run."
+    )
 
 
 def arena_of(recipe: Recipe) -> Arena:
@@ -39,9 +56,11 @@ def held_out(recipe: Recipe, *, episodes: int | None = None, split: str | None =
     )
 
 
-def player(recipe: Recipe, folder: str | Path) -> LoadedActor:
-    """Load an actor to be played under this recipe."""
+def player(recipe: Recipe, folder: str | Path, reviewers: Reviewers = no_reviewers) -> LoadedActor:
+    """Load an actor to be played under this recipe, and its critic if its state shows reviews."""
     loaded = load_player(folder, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+    if StateOptions.of(loaded.state).review == "words":
+        loaded = replace(loaded, reviewer=reviewers(Path(folder), recipe))
     if getattr(recipe.environment, "database", None) and loaded.parameters < FEW_WORDS:
         warn(
             f"{folder} has {loaded.parameters / 1e6:.1f} million weights and knows few words beyond"
@@ -54,14 +73,14 @@ def player(recipe: Recipe, folder: str | Path) -> LoadedActor:
 
 def measure_actor(tasks: HeldOut, actor: LoadedActor, *, greedy: bool) -> dict[str, Any]:
     """The figures of a loaded actor on these tasks, in the state it was trained with."""
-    shown = tasks.with_state(actor.state)
-    return shown.measure(actor.policy, greedy=greedy, count_tokens=actor.count_tokens)
+    return tasks.served(actor).measure(actor.policy, greedy=greedy, count_tokens=actor.count_tokens)
 
 
 def evaluate(
     recipe: Recipe,
     actor_folder: str | Path,
     *,
+    reviewers: Reviewers = no_reviewers,
     greedy: bool = False,
     episodes: int | None = None,
     split: str | None = None,
@@ -69,7 +88,7 @@ def evaluate(
     """Load an actor and measure it; equal seeds give equal figures."""
     set_threads(recipe.threads)
     tasks = held_out(recipe, episodes=episodes, split=split)
-    return measure_actor(tasks, player(recipe, actor_folder), greedy=greedy)
+    return measure_actor(tasks, player(recipe, actor_folder, reviewers), greedy=greedy)
 
 
 def _most_frequent(tasks: HeldOut) -> dict[str, Any]:
@@ -96,7 +115,7 @@ def measure_policy(tasks: HeldOut, name: str) -> dict[str, Any]:
 
 def readiness_check(recipe: Recipe, actor: LoadedActor) -> dict[str, Any]:
     """Sample every task of a training sample several times (B9); see ``readiness``."""
-    arena = arena_of(recipe).served(actor.state)
+    arena = arena_of(recipe).served(actor.state, actor.reviewer)
     seed = recipe.evaluation.seed
     tasks = arena.tasks("train", recipe.evaluation.readiness_tasks, seed)
     repeated = [task for task in tasks for _ in range(TRIES)]
@@ -108,6 +127,7 @@ def evaluate_command(
     recipe: Recipe,
     actor: str | None,
     *,
+    reviewers: Reviewers = no_reviewers,
     policy: str | None = None,
     greedy: bool = False,
 ) -> dict[str, Any]:
@@ -123,7 +143,7 @@ def evaluate_command(
     if policy is not None:
         figures = measure_policy(tasks, policy)
     else:
-        figures = measure_actor(tasks, player(recipe, str(actor)), greedy=greedy)
+        figures = measure_actor(tasks, player(recipe, str(actor), reviewers), greedy=greedy)
     result = {
         **({"actor": actor} if policy is None else {"policy": policy}),
         "split": recipe.evaluation.split,

@@ -15,7 +15,7 @@ from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Demonstrator, Environment, Task
 from stages.interaction.generation import Policy
 from stages.interaction.rewards.mix import RewardMix
-from stages.interaction.rollout import collect
+from stages.interaction.rollout import Reviewer, collect
 from stages.interaction.states import StateProcessor, build_state
 from stages.interaction.states.base import CountTokens, content_bytes
 from stages.interaction.trajectory import Message, Trajectory
@@ -39,6 +39,8 @@ class Arena:
     mix: RewardMix = field(default_factory=RewardMix)
     parallel: int = 128
     """Environments played at once."""
+    reviewer: Reviewer | None = None
+    """Reviews turns while they are played, where the state shows reviews."""
 
     @classmethod
     def of(cls, environment: Any, state: Any, rewards: Any, *, parallel: int = 128) -> Arena:
@@ -46,9 +48,9 @@ class Arena:
         mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
         return cls(environment, state, mix, parallel)
 
-    def served(self, state: Any) -> Arena:
-        """The same world, shown through another state processor."""
-        return replace(self, state=state)
+    def served(self, state: Any, reviewer: Reviewer | None = None) -> Arena:
+        """The same world, shown through another state processor, with reviews or without."""
+        return replace(self, state=state, reviewer=reviewer)
 
     def make_environment(self) -> Environment:
         """A fresh instance."""
@@ -76,6 +78,7 @@ class Arena:
                 make_environment=self.make_environment,
                 make_state=self.states(count_tokens),
                 policy=policy,
+                reviewer=self.reviewer,
                 key=key,
                 parallel=self.parallel,
                 greedy=greedy,

@@ -11,6 +11,7 @@ from stages.common.console import quiet_libraries, warn
 from stages.common.manifest import read_manifest
 from stages.common.run_folder import MANIFEST
 from stages.interaction.generation import Policy
+from stages.interaction.rollout import Reviewer
 from stages.interaction.states import StateOptions
 from stages.interaction.states.base import CountTokens
 
@@ -24,6 +25,8 @@ class LoadedActor:
     """Length of a prompt by its own tokenizer and template."""
     state: Any
     """The state configuration it is to be served with."""
+    reviewer: Reviewer | None = None
+    """Its critic, where the state shows reviews."""
     parameters: int = 0
     """How large it is."""
 

@@ -17,7 +17,11 @@ from stages.interaction.environments.base import Environment, Reset, Step, Task
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.rewards.functions import REWARD_FUNCTIONS, RewardFunction
 from stages.interaction.states.base import StateOverflow, StateProcessor
-from stages.interaction.trajectory import Message, Trajectory, Turn
+from stages.interaction.trajectory import REVIEW, Message, Trajectory, Turn
+
+Reviewer = Callable[[Sequence[Trajectory]], Sequence[str]]
+"""Unfinished episodes, without privileged facts -> the review of each one's newest turn in words,
+which the actor may be shown with that turn."""
 
 
 def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
@@ -26,6 +30,7 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     make_environment: Callable[[], Environment],
     make_state: Callable[[], StateProcessor],
     policy: Policy,
+    reviewer: Reviewer | None = None,
     reward_functions: Mapping[str, RewardFunction] = REWARD_FUNCTIONS,
     key: tuple[int, ...] = (0, 0),
     parallel: int = 64,
@@ -37,10 +42,11 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
 ) -> list[Trajectory]:
     """Play one episode per task; the trajectories come back in task order.
 
-    ``max_turns`` is the environment's own unless given. ``indices`` are the episodes' numbers in
-    their keys (their positions in ``tasks`` unless given: a process that plays a share of an
-    iteration passes the numbers of its share). An exception of an environment drops its episode
-    (``Trajectory.error``); one of the policy, or an AacError, ends the collection.
+    ``reviewer`` is asked after every tick, for all episodes that go on; its words are stored on
+    the turn. ``max_turns`` is the environment's own unless given. ``indices`` are the episodes'
+    numbers in their keys (their positions in ``tasks`` unless given: a process that plays a share
+    of an iteration passes the numbers of its share). An exception of an environment drops its
+    episode (``Trajectory.error``); one of the policy, or an AacError, ends the collection.
     """
     numbers = range(len(tasks)) if indices is None else indices
     waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
@@ -56,7 +62,8 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
                 record = Trajectory(task.id, task.kind, task.group, "", key=(*key, number))
                 record = replace(record, actor_version=actor_version)
                 running.append(_Episode(place, task, seat, rules, record))
-            _tick(running, policy, greedy)
+            acted = _tick(running, policy, greedy)
+            _go_on([episode for episode in acted if not episode.finished], reviewer)
             for episode in [e for e in running if e.finished]:
                 running.remove(episode)
                 seats.append(episode.seat)
@@ -69,14 +76,25 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     return [done[place] for place in range(len(tasks))]
 
 
-def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool) -> None:
-    """One decision of every episode that still wants one."""
+def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool) -> list[_Episode]:
+    """One decision of every episode that still wants one; returns those."""
     asking = [(episode, request) for episode in running if (request := episode.request())]
     if not asking:
-        return
+        return []
     replies = policy.generate([request for _, request in asking], greedy=greedy)
     for (episode, request), reply in zip(asking, replies, strict=True):
         episode.act(request, reply)
+    return [episode for episode, _ in asking]
+
+
+def _go_on(acted: Sequence[_Episode], reviewer: Reviewer | None) -> None:
+    """The newest turns enter the states, reviewed all at once if there is a reviewer."""
+    if reviewer is None or not acted:
+        reviews: Sequence[str] = [""] * len(acted)
+    else:
+        reviews = reviewer([episode.unprivileged() for episode in acted])
+    for episode, review in zip(acted, reviews, strict=True):
+        episode.go_on(review)
 
 
 @dataclass(frozen=True)
@@ -168,11 +186,24 @@ class _Episode:
         )
         turn = self._rewarded(turn, step)
         self.turns.append(turn)
-        self._advance(turn, step)
+        self._settle(step)
 
     def trajectory(self) -> Trajectory:
         """The record, complete once ``finished``."""
         return replace(self.record, turns=tuple(self.turns))
+
+    def unprivileged(self) -> Trajectory:
+        """The record so far without the facts that only a critic may see."""
+        turns = tuple(replace(turn, privileged={}) for turn in self.turns)
+        return replace(self.record, turns=turns, initial_privileged={})
+
+    def go_on(self, review: str) -> None:
+        """Take the newest turn, and its review if there is one, into the state."""
+        turn = self.turns[-1]
+        if review:
+            turn = replace(turn, produced={**turn.produced, REVIEW: review})
+            self.turns[-1] = turn
+        self.seat.state.update(_visible(turn))
 
     def _rewarded(self, turn: Turn, step: Step) -> Turn:
         turn = replace(turn, info=step.info)
@@ -185,7 +216,7 @@ class _Episode:
         info = {**step.info, "repeated": bool(rewards.get("repeated"))}
         return replace(turn, rewards=rewards, info=info)
 
-    def _advance(self, turn: Turn, step: Step) -> None:
+    def _settle(self, step: Step) -> None:
         over = step.terminated or step.truncated
         out = not over and len(self.turns) >= self.record.max_turns
         if over or out:
@@ -195,8 +226,6 @@ class _Episode:
                 success=step.success and step.terminated,
                 out_of_budget=out,
             )
-        else:
-            self.seat.state.update(_visible(turn))
 
     def _out_of_room(self, reason: str) -> None:
         """A context that is full is a limit of the task, unless nothing ever fitted in."""

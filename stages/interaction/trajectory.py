@@ -13,6 +13,9 @@ from typing import Any
 Message = dict[str, Any]
 """OpenAI style: ``{"role": "system|user|assistant|tool", "content": str, ...}``."""
 
+REVIEW = "review"
+"""Key of ``Turn.produced``: the review of the turn in words."""
+
 ChecklistItem = tuple[str, bool]
 """(goal or sub-goal in words, solved already?)."""
 
@@ -69,7 +72,8 @@ class Turn:
     logprobs: tuple[float, ...] = ()
     """Behaviour log-probs of ``action_ids`` at the sampling temperature."""
     produced: Mapping[str, Any] = field(default_factory=dict)
-    """What the state processors made for this turn (checklist text, summary, ...)."""
+    """What was made along with this turn: by the state processors for its state (checklist text,
+    summary, ...), and ``REVIEW``, the critic's words on it that later states may show."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts for metrics: ``invalid``, ``tool_error`` (text), ``repeated``, ..."""
 

@@ -58,6 +58,8 @@ def _problem(problem: Any, path: KeyPath, model: type[BaseModel], content: Any) 
         return f"{dotted} is missing; expected {expected}"
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         return _union(problem, dotted, member_names(field) if field else [])
+    if not path:  # a rule between sections, which names the keys itself
+        return str(problem["ctx"]["error"]).rstrip(".")
     given = f"{dotted} = {show(problem['input'])}"
     if kind in ("value_error", "assertion_error") or field is None:
         reason = problem.get("ctx", {}).get("error", problem["msg"])

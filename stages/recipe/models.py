@@ -9,14 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from stages.interaction.environments import EnvironmentOptions
-from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, SUCCESS
+from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT, SUCCESS
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.messages import nearest
 from stages.recipe.section import Section
@@ -46,6 +42,8 @@ class StateSection(Section):
     """Show goals and what is already solved after each observation (F4)."""
     tool_prompt: Literal["full", "none"] = "full"
     """full: describe tools and call format in a system message; none: the actor knows them."""
+    review: Literal["none", "words"] = "none"
+    """words: under each exchange the critic's review of it (from RL on; SFT shows none)."""
 
 
 class SftSection(Section):
@@ -283,3 +281,22 @@ class Recipe(Section):
     """Held-out evaluation."""
     tracking: TrackingSection = TrackingSection()
     """Trackers."""
+
+    @model_validator(mode="after")
+    def _reviews_tell_no_secrets(self) -> Recipe:
+        if self.state.review == "words":
+            critic, weights = self.rl.critic, {**DEFAULT_WEIGHTS, **self.rl.rewards.weights}
+            if critic.kind != "v" or critic.shared or critic.view.privileged:
+                raise ValueError(
+                    "state.review = words shows the actor what the critic thinks, so it needs a "
+                    "critic without privileged facts; set rl.critic.kind to v, rl.critic.trunk to "
+                    "one of its own and rl.critic.view.privileged to false"
+                )
+            telling = [name for name in GOLD_DEPENDENT if weights[name]]
+            if telling:
+                raise ValueError(
+                    "state.review = words shows the actor what a turn was worth, so no reward "
+                    "before the end may depend on the right answer; set rl.rewards.weights of "
+                    f"{', '.join(telling)} to 0"
+                )
+        return self

@@ -15,6 +15,7 @@ from stages.common.seeding import derived_seed
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments.base import Task
 from stages.interaction.native import NativePolicy
+from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
@@ -34,7 +35,9 @@ TRAIN_TASKS, EVALUATION_KEY = 3, 1_000_000
 class Player:
     """Plays the current actor in the recipe's environment."""
 
-    def __init__(self, recipe: Recipe, actor: Any, tokenizer: Any) -> None:
+    def __init__(
+        self, recipe: Recipe, actor: Any, tokenizer: Any, reviewer: Reviewer | None = None
+    ) -> None:
         self.recipe, self.tokenizer = recipe, tokenizer
         options = recipe.rl.actor
         self.policy = NativePolicy(
@@ -43,7 +46,8 @@ class Player:
             temperature=options.temperature,
             max_new_tokens=options.max_new_tokens,
         )
-        self.arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+        arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+        self.arena = arena.served(recipe.state, reviewer)
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
         self.arena.tasks("train", 1, recipe.seed)
         self.validation = self.arena.tasks(

@@ -9,10 +9,17 @@ from typing import Any
 
 from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, UsageError
-from stages.common.manifest import Manifest, build_manifest, content_hash, verify_parent
-from stages.common.run_folder import RunFolder, RunRequest
+from stages.common.manifest import (
+    Manifest,
+    build_manifest,
+    content_hash,
+    read_manifest,
+    verify_parent,
+)
+from stages.common.run_folder import MANIFEST, RunFolder, RunRequest
 from stages.common.seeding import seed_everything, set_threads
-from stages.recipe.models import Recipe
+from stages.interaction.rollout import Reviewer
+from stages.recipe.models import Recipe, RlSection
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,20 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     )
     folder.finish(manifest, summary)
     return summary
+
+
+def load_reviewer(folder: Path, recipe: Recipe) -> Reviewer | None:
+    """The saved critic as reviewer of an rl folder's actor; None for an actor of before RL.
+
+    It judges as in training: by the manifest's recipe, where there is one. UsageError if the
+    folder lacks its critic.
+    """
+    if not (folder / MANIFEST).is_file() or (made := read_manifest(folder)).stage != "rl":
+        return None
+    from stages.rl.critic.assembly import saved_reviewer
+
+    budget = int(made.recipe["state"]["max_tokens"])
+    return saved_reviewer(RlSection.model_validate(made.recipe["rl"]), budget, folder)
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:

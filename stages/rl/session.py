@@ -22,7 +22,12 @@ from stages.recipe.ranges import advice
 from stages.rl import assembly
 from stages.rl.baselines import Baseline
 from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
-from stages.rl.critic.assembly import build_baseline, build_shared_baseline, warm_start
+from stages.rl.critic.assembly import (
+    build_baseline,
+    build_reviewer,
+    build_shared_baseline,
+    warm_start,
+)
 from stages.rl.pool import ExperiencePool
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
 from stages.rl.rewarding import build_rewarding
@@ -70,7 +75,12 @@ class Session:
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
-        self.player = assembly.Player(recipe, self.trainer.actor, self.trainer.processing_class)
+        self.player = assembly.Player(
+            recipe,
+            self.trainer.actor,
+            self.trainer.processing_class,
+            build_reviewer(recipe, self.baseline, self.rewarding),
+        )
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
 

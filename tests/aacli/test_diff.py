@@ -83,7 +83,9 @@ def test_won_and_lost_are_counted_and_decisive_episodes_shown(place, aac, monkey
     answers = {"one": gold[:4] + wrong[4:], "other": wrong[:3] + gold[3:5] + wrong[5:]}
     monkeypatch.setattr(
         "stages.evaluation.diff.player",
-        lambda recipe, folder: LoadedActor(Knowing(answers[folder]), len, StateOptions()),
+        lambda recipe, folder, reviewers: LoadedActor(
+            Knowing(answers[folder]), len, StateOptions()
+        ),
     )
     row = json.loads(aac("diff", "tiny.yaml", "one", "other", "--json").stdout)
     counts = {name: row[name] for name in ("won", "lost", "both", "neither")}

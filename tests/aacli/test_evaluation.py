@@ -122,7 +122,7 @@ def test_chat_answers_one_question_and_leaves(place, actor, shop, aac, monkeypat
             return [reply for _ in requests]
 
     sure = LoadedActor(Sure(), count_tokens=len, state=StateOptions())
-    monkeypatch.setattr("stages.evaluation.chat.player", lambda recipe, folder: sure)
+    monkeypatch.setattr("stages.evaluation.chat.player", lambda *_: sure)
     words = ("--database", shop, "--question", "how many teas?", *(["-q"] if quiet else []))
     result = aac("chat", "tiny.yaml", "--actor", actor, *words)
     assert result.exit_code == 0, result.stderr
@@ -191,7 +191,7 @@ def test_env_check_by_name_and_by_recipe(place, aac):
     by_recipe = aac("env", "check", "tiny.yaml")
     assert by_recipe.exit_code == 0
     assert "gold hidden" in by_recipe.stdout
-    assert one_object(aac("env", "list", "--json")) == ["sql"]
+    assert one_object(aac("env", "list", "--json")) == ["sql", "sql-session"]
 
 
 def test_env_check_fails_where_the_contract_is_broken(place, aac, monkeypatch):

@@ -41,7 +41,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Script]:
         made = Script(*lines)
         state = {"tool_prompt": "none", "checklist": False}
         loaded = LoadedActor(made, lambda messages: 0, state)
-        monkeypatch.setattr(chat, "player", lambda recipe, folder: loaded)
+        monkeypatch.setattr(chat, "player", lambda *_: loaded)
         return made
 
     return install

@@ -15,15 +15,16 @@ from stages.common.chat import encode_prompt
 from stages.common.models import load_tokenizer
 from stages.interaction.actions import format_call
 from stages.interaction.demonstrations import demonstrate_episodes
-from stages.interaction.environments import EnvironmentOptions, make_environment
+from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Environment, Task
+from stages.interaction.environments.sql import SqlOptions
 from stages.interaction.generation import Generation, Request
 from stages.interaction.rollout import collect
 from stages.interaction.states import StateProcessor, build_state
 from stages.interaction.trajectory import Trajectory
 from tests.tiny_models import tiny_llama
 
-OPTIONS = EnvironmentOptions.model_validate({"name": "sql"})
+OPTIONS = SqlOptions()
 
 
 def make() -> Environment:

@@ -42,6 +42,27 @@ def test_a_finished_episode_is_recorded_whole() -> None:
     assert Trajectory.from_json(json.loads(json.dumps(episode.to_json()))) is not None
 
 
+def test_a_reviewer_is_asked_once_a_tick_for_all_that_go_on() -> None:
+    asked: list[list[tuple[tuple[int, ...], int]]] = []
+
+    def reviewer(episodes: Sequence[Trajectory]) -> list[str]:
+        asked.append([(e.key, len(e.turns)) for e in episodes])
+        facts = [e.privileged_before(t) for e in episodes for t in range(len(e.turns) + 1)]
+        assert not any(facts), "a reviewer speaks to the actor"
+        return [f"review of {e.key[-1]}.{len(e.turns)}" for e in episodes]
+
+    policy = Script(look("a"), look("b"), answer("red"))
+    episodes = play([task(0), task(1)], policy, reviewer=reviewer)
+    assert asked == [[((0, 0, n), turn) for n in (0, 1)] for turn in (1, 2)]
+    for number, episode in enumerate(episodes):
+        assert [turn.produced.get("review") for turn in episode.turns] == [
+            f"review of {number}.1",
+            f"review of {number}.2",
+            None,
+        ]
+        assert episode.privileged_before(1) == {"gold": "red", "turn": 1}
+
+
 def test_out_of_turns_is_terminated_and_out_of_budget() -> None:
     [episode] = play([task()], Script(look("a"), look("b"), look("c"), look("a")))
     assert len(episode.turns) == 6

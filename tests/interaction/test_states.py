@@ -89,6 +89,58 @@ def test_old_exchanges_leave_and_nothing_else_changes() -> None:
     ]
 
 
+def test_the_newest_request_stays_under_the_goal_once_its_exchange_has_left() -> None:
+    window = state(exchanges=2)
+    for index, question in enumerate(("and b?", "and c?")):
+        window.update(turn(index, [{"role": "tool", "content": "ok"}, _user(question)]))
+    assert [m["content"] for m in window.render() if m["role"] == "user"] == [
+        f"{GOAL['content']}\n[ ] look",
+        "and b?\n[ ] look",
+        "and c?\n[ ] look",
+    ]
+    window.update(turn(2, "red"))
+    assert "and b?" not in str(window.render()), "a newer request stands in the window"
+    window.update(turn(3, "red"))
+    shown = window.render()
+    assert [m["role"] for m in shown] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert shown[0]["content"] == f"{GOAL['content']}\n[ ] look\nand c?"
+    window.reset(RESET)
+    assert window.render()[0]["content"] == f"{GOAL['content']}\n[ ] look"
+
+
+def test_a_request_without_a_goal_before_it_stands_alone() -> None:
+    window = build_state({"tool_prompt": "full", "exchanges": 1}, count_words)
+    window.reset(Reset((), TOOLS, "goal"))
+    window.update(turn(0, [_user("and b?")]))
+    window.update(turn(1, "red"))
+    assert [m["role"] for m in window.render()] == ["system", "user", "assistant", "tool"]
+    assert window.render()[1] == _user("and b?")
+
+
+def _user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def test_each_exchange_keeps_the_review_it_got() -> None:
+    window = state(review="words")
+    before = window.render()
+    for index, word in enumerate(("high", "low")):
+        window.update(replace(turn(index, "red"), produced={"review": f"review: {word}"}))
+        now = window.render()
+        assert now[: len(before)] == before, "so that prompts extend one another"
+        before = now
+    assert [m["content"] for m in before if m["role"] == "tool"] == [
+        "red\n[ ] look\nreview: high",
+        "red\n[ ] look\nreview: low",
+    ]
+    bare = state(review="words", checklist=False)
+    bare.update(replace(turn(0, "red"), produced={"review": "review: low"}))
+    assert bare.render()[-1]["content"] == "red\nreview: low"
+    silent = state()
+    silent.update(replace(turn(0, "red"), produced={"review": "review: low"}))
+    assert silent.render()[-1]["content"] == "red\n[ ] look"
+
+
 def test_over_budget_the_oldest_leave_first_and_the_last_observation_is_cut_last() -> None:
     window = state(max_tokens=60)
     window.update(turn(0, "word " * 30))
@@ -126,7 +178,7 @@ def test_the_shortcut_of_the_budget_never_lets_a_prompt_through() -> None:
     """Against counting every time, over random episodes; token ids known or not."""
     draw = random.Random(0)
     for _ in range(200):
-        budget, known = draw.choice([250, 400, 800]), draw.random() < 0.5
+        budget, known = draw.choice([320, 400, 800]), draw.random() < 0.5
 
         def count(messages: Sequence[Message]) -> int:
             return 20 + sum(len(m["content"].encode()) + 8 for m in messages)
@@ -135,6 +187,9 @@ def test_the_shortcut_of_the_budget_never_lets_a_prompt_through() -> None:
         window.reset(RESET)
         for index in range(6):
             now = turn(index, "é" * draw.choice([9, 60, 120, 600]))
+            if draw.random() < 0.3:
+                asked: Message = {"role": "user", "content": "ü" * draw.choice([9, 20])}
+                now = replace(now, observation=(*now.observation, asked))
             if known:
                 ids = tuple(range(count(window.render())))
                 now = Turn(**{**now.__dict__, "prompt_ids": ids, "action_ids": tuple(range(16))})

@@ -158,6 +158,31 @@ CASES = (
         ("environment is not allowed", "cuont", "known: count_filter"),
     ),
     Bad(
+        "key of the other environment",
+        "name: d\nmodel: {actor: b}\nenvironment: {name: sql-session, follow_ups: 2}",
+        ("environment.follow_ups is no known key", "chain"),
+    ),
+    Bad(
+        "environment without a name",
+        "name: d\nmodel: {actor: b}\nenvironment: {max_turns: 9}",
+        ("environment.name is missing", "expected one of sql, sql-session"),
+    ),
+    Bad(
+        "reviews by a critic that knows the answer",
+        GOOD + "state: {review: words}",
+        ("mine.yaml: state.review = words", "set rl.critic.kind to v", "privileged to false"),
+    ),
+    Bad(
+        "reviews of rewards that know the answer",
+        GOOD + "state: {review: words}\nrl: {critic: {view: {privileged: false}}}",
+        ("state.review = words", "rl.rewards.weights of sub_goal, right_tool"),
+    ),
+    Bad(
+        "reviews without a critic",
+        GOOD + "state: {review: words}\nrl: {critic: {kind: none}}",
+        ("state.review = words", "set rl.critic.kind to v"),
+    ),
+    Bad(
         "misspelt reward component",
         GOOD + "rl: {rewards: {weights: {sucess: 5}}}",
         (

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+from pydantic import Field
+
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import Environment
-from stages.interaction.environments.sql import SqlEnvironment, SqlOptions
+from stages.interaction.environments.sql import (
+    SessionEnvironment,
+    SessionOptions,
+    SqlEnvironment,
+    SqlOptions,
+)
 
-EnvironmentOptions = SqlOptions
-"""What the ``environment`` section of a recipe may be."""
+EnvironmentOptions = Annotated[SqlOptions | SessionOptions, Field(discriminator="name")]
+"""What the ``environment`` section of a recipe may be, told apart by ``name``."""
 
-ENVIRONMENTS = {"sql": (SqlOptions, SqlEnvironment)}
+ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
+    "sql": (SqlOptions, SqlEnvironment),
+    "sql-session": (SessionOptions, SessionEnvironment),
+}
 """Name to (options, environment)."""
 
 
-def make_environment(options: EnvironmentOptions) -> Environment:
+def make_environment(options: SqlOptions | SessionOptions) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
             f"unknown environment {options.name!r}; expected one of {', '.join(ENVIRONMENTS)}"
         )
-    return ENVIRONMENTS[options.name][1](options)
+    environment: Environment = ENVIRONMENTS[options.name][1](options)
+    return environment
 
 
 __all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment"]

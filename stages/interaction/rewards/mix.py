@@ -23,6 +23,8 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "format": -0.2,
     "repeated": -0.3,
 }
+GOLD_DEPENDENT = ("sub_goal", "right_tool", "right_arguments", "useful_result")
+"""Dense components that an environment may pay by what it knows of the right answer."""
 SUCCESS = "success"
 REWARD_MODEL = "reward_model"
 """Name of the raw score that a reward model puts on a turn."""

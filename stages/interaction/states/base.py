@@ -29,6 +29,7 @@ class StateOptions:
     max_tokens: int = 2048
     checklist: bool = True
     tool_prompt: str = "full"
+    review: str = "none"
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | Any) -> StateOptions:

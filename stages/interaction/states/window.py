@@ -18,7 +18,7 @@ from stages.interaction.states.base import (
     content_bytes,
 )
 from stages.interaction.states.checklist import render_checklist
-from stages.interaction.trajectory import ChecklistItem, Message, Turn
+from stages.interaction.trajectory import REVIEW, ChecklistItem, Message, Turn
 
 SHORTEST_CUT = 48
 """Observations are never cut below this many characters."""
@@ -31,7 +31,7 @@ class _Exchange(NamedTuple):
     action: Message
     observation: tuple[Message, ...]
     line: str
-    """Checklist as it stood after this exchange."""
+    """Checklist as it stood after this exchange, then the review of it."""
 
     def messages(self, limit: int | None = None) -> list[Message]:
         """Action and observation, the latter's texts cut to ``limit`` characters."""
@@ -47,13 +47,16 @@ class WindowState:
     """[tools] + goal + the last ``exchanges`` exchanges, within ``max_tokens``.
 
     Over budget the oldest exchanges leave first, then long observations lose their middle; the
-    goal and the last exchange stay.
+    goal and the last exchange stay. So does the user's newest request: once the exchange that
+    brought it has left, it stands under the goal.
     """
 
     def __init__(self, options: StateOptions, count_tokens: CountTokens) -> None:
         self._options = options
         self._count = count_tokens
         self._head: list[Message] = []
+        self._request: Message | None = None
+        """The user's newest message after the reset."""
         self._line = ""
         self._exchanges: deque[_Exchange] = deque(maxlen=options.exchanges)
         self._rendered: deque[list[Message]] = deque(maxlen=options.exchanges)
@@ -66,6 +69,7 @@ class WindowState:
         """Forget everything and start an episode."""
         self._exchanges.clear()
         self._rendered.clear()
+        self._request = None
         self._line = self._checklist(reset.checklist)
         self._head = _head(reset, full=self._options.tool_prompt == "full")
         if self._line and self._head:
@@ -77,8 +81,9 @@ class WindowState:
         self._line = self._checklist(turn.checklist)
         action: Message = {"role": "assistant", "content": turn.action.text}
         observation = turn.observation or ({"role": "tool", "content": ""},)
-        exchange = _Exchange(action, tuple(observation), self._line)
+        exchange = _Exchange(action, tuple(observation), self._judged(turn))
         self._exchanges.append(exchange)
+        self._request = next((m for m in reversed(observation) if _is_user(m)), self._request)
         self._rendered.append(exchange.messages())
         new = self._rendered[-1]
         if turn.prompt_ids and self._whole:
@@ -102,7 +107,17 @@ class WindowState:
         return {"checklist": self._line} if self._line else {}
 
     def _joined(self) -> list[Message]:
-        return [*self._head, *(message for exchange in self._rendered for message in exchange)]
+        return [*self._top(), *(message for exchange in self._rendered for message in exchange)]
+
+    def _top(self) -> list[Message]:
+        """The head; under the goal the newest request, unless an exchange still shows it."""
+        request = self._request
+        if request is None or any(m is request for e in self._exchanges for m in e.observation):
+            return self._head
+        if not (self._head and _is_user(self._head[-1])):
+            return [*self._head, request]
+        # One message, as many chat templates refuse two of the user in a row.
+        return [*self._head[:-1], _with_line(self._head[-1], str(request["content"]))]
 
     def _fits(self, messages: list[Message]) -> bool:
         """Counting costs a tokenisation, so a bound from what is known already goes first."""
@@ -124,7 +139,7 @@ class WindowState:
         best: list[Message] | None = None
         while low <= high:
             middle = (low + high + 1) // 2 if best else low
-            messages = [*self._head, *last.messages(middle)]
+            messages = [*self._top(), *last.messages(middle)]
             if self._count(messages) <= self._options.max_tokens:
                 best, low = messages, middle + 1
             elif best is None:
@@ -134,6 +149,11 @@ class WindowState:
         if best is None:
             raise StateOverflow("the goal and the last exchange are longer than the token budget")
         return best
+
+    def _judged(self, turn: Turn) -> str:
+        """Each exchange keeps the review it got, so that a prompt still extends the last one."""
+        review = turn.produced.get(REVIEW, "") if self._options.review == "words" else ""
+        return "\n".join(filter(None, (self._line, review)))
 
     def _checklist(self, items: tuple[ChecklistItem, ...]) -> str:
         return render_checklist(items) if self._options.checklist else ""
@@ -159,6 +179,10 @@ def _head(reset: Reset, *, full: bool) -> list[Message]:
 def _with_line(message: Message, line: str) -> Message:
     content = str(message.get("content") or "")
     return message | {"content": f"{content}\n{line}" if content else line}
+
+
+def _is_user(message: Message) -> bool:
+    return str(message["role"]) == "user"
 
 
 def _most_tokens(messages: list[Message]) -> int:

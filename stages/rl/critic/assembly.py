@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.common.errors import UsageError
-from stages.recipe.models import Recipe
+from stages.interaction.rollout import Reviewer
+from stages.recipe.models import Recipe, RlSection
 from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.critic.advantage import (
     AdvantageBaseline,
@@ -17,10 +18,11 @@ from stages.rl.critic.discriminator import DiscriminativeBaseline
 from stages.rl.critic.learner import CriticLearner
 from stages.rl.critic.options import fit_plan, view_parts
 from stages.rl.critic.q import QBaseline, QLearner
-from stages.rl.critic.trunks import build_network, fitting_weights
+from stages.rl.critic.reviewer import reviewer_of
+from stages.rl.critic.trunks import build_network, fitting_weights, load_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import TurnLogRatios
-from stages.rl.rewarding import Rewarding
+from stages.rl.rewarding import Rewarding, build_rewarding
 from stages.rl.shared import SharedBaseline, SharedCritic
 from stages.rl.trainer import AsymmetricPPOTrainer
 
@@ -86,6 +88,28 @@ def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
             f"trunk {recipe.rl.critic.trunk}, which cannot take it; leave one of them out."
         )
     baseline.start_from(fitting_weights(baseline.critic.network, recipe.rl.critic, critic))
+
+
+def build_reviewer(recipe: Recipe, baseline: Baseline, rewarding: Rewarding) -> Reviewer | None:
+    """The critic's reviews in words, as it stands at each turn; None if the state shows none."""
+    if recipe.state.review == "none" or not isinstance(baseline, LearnedBaseline):
+        return None
+    return _reviewer(baseline.critic, recipe.rl, rewarding)
+
+
+def saved_reviewer(rl: RlSection, state_tokens: int, folder: Path) -> Reviewer:
+    """The reviewer of a finished run, from its ``critic`` folder. UsageError if that is missing."""
+    network, _ = load_critic(folder / "critic")
+    rewarding = build_rewarding(rl, None)
+    parts = view_parts(rl.critic.view, state_tokens)
+    critic = CriticLearner(
+        network, plan=fit_plan(rl), parts=parts, turn_rewards=rewarding.turn_rewards
+    )
+    return _reviewer(critic, rl, rewarding)
+
+
+def _reviewer(critic: CriticLearner, rl: RlSection, rewarding: Rewarding) -> Reviewer:
+    return reviewer_of(critic.values, rewarding.turn_rewards, discount=rl.ppo.discount)
 
 
 def _log_ratio_baseline(

@@ -28,7 +28,9 @@ class Expert:
     It knows the usual names of each concept and finds the ones in use by listing and
     describing; every decision, recovery included, follows from the newest observation.
     ``actual`` (the true names) serves only to choose names that do not exist, so that a
-    guess fails and the recovery can be seen.
+    guess fails and the recovery can be seen. With a ``memory`` it looks back on that many
+    exchanges only and describes again what it no longer sees, so that all it does follows from
+    a window of as many.
     """
 
     def __init__(
@@ -38,22 +40,27 @@ class Expert:
         actual: Mapping[str, str],
         habits: ExpertOptions,
         rng: random.Random,
+        memory: int | None = None,
     ):
         self._asked = list(asked)
         self._options = options
         self._actual = actual
         self._habits = habits
         self._rng = rng
-        self._names: dict[str, str] = {}
+        self._memory = memory
         self._tables: list[str] = []
-        self._described: set[str] = set()
+        self._columns: dict[str, tuple[int, list[str]]] = {}
+        """Table -> (turn in which it was last described, its columns)."""
         self._last: tuple[str, str] = ("", "")
+        self._answered = ""
         self._index = -1
+        self._turn = -1
         self._repeat_at = -1
 
     def __call__(self, observations: Sequence[Message]) -> str:
         """The next action; ``observations`` are the environment's messages, newest last."""
         newest = observations[-1]
+        self._turn += 1
         if newest["role"] == "user":
             self._begin()
         else:
@@ -68,6 +75,8 @@ class Expert:
         """Take up the next question and decide which mistakes will be made in it."""
         self._index = min(self._index + 1, len(self._asked) - 1)
         question = self._asked[self._index]
+        if question.chained:
+            question = replace(question, value=questions.value_of(self._answered))
         self._question = mistaken(question, self._habits, self._rng)
         two = question.template == "two_step"
         self._skip = two and self._happens(self._habits.skipped_step)
@@ -75,7 +84,15 @@ class Expert:
         self._guess_column = self._happens(self._habits.guessed_column)
         repeats = self._happens(self._habits.redundant_call)
         self._repeat_at = self._rng.randint(1, 3) if repeats else -1
+        if question.chained:
+            self._keep_in_sight(question)
         self._key, self._result = "", ""
+
+    def _keep_in_sight(self, question: Question) -> None:
+        """Few detours, so that the answer before is among the last three exchanges when used."""
+        if self._guess_column or len(question.roles) == 2:
+            self._repeat_at = -1
+        self._guess_column = self._guess_column and len(question.roles) == 1
 
     def _happens(self, probability: float) -> bool:
         return self._rng.random() < probability
@@ -87,24 +104,31 @@ class Expert:
             return
         if tool == "list_tables":
             self._tables = text.split(", ")
-            for role in (CHILD, PARENT):
-                self._find(role, self._tables)
         elif tool == "describe":
-            self._described.add(argument)
             columns = [part.split(" ")[0] for part in text.split(", ")]
-            for concept in self._options:
-                self._find(concept, columns)
+            self._columns[argument] = (self._turn - 1, columns)
         elif tool == "query" and self._question.template == "two_step" and not self._key:
-            if self._skip:
+            if self._skip or text == "no rows":
                 self._result = text
             self._key = text
         elif tool == "query":
             self._result = text
 
-    def _find(self, concept: str, candidates: Sequence[str]) -> None:
-        for name in self._options[concept]:
-            if name in candidates:
-                self._names.setdefault(concept, name)
+    def _seen(self) -> dict[str, list[str]]:
+        """Columns by table, of the tables whose description the expert still looks back on."""
+        oldest = 0 if self._memory is None else self._turn - self._memory
+        return {table: names for table, (turn, names) in self._columns.items() if turn >= oldest}
+
+    def _names(self) -> dict[str, str]:
+        """Role or concept -> the name in use, as far as it can be seen."""
+        columns = [name for names in self._seen().values() for name in names]
+        found = {}
+        for concept, options in self._options.items():
+            candidates = self._tables if concept in (CHILD, PARENT) else columns
+            name = next((name for name in options if name in candidates), None)
+            if name is not None:
+                found[concept] = name
+        return found
 
     def _next(self) -> tuple[str, str]:
         question = self._question
@@ -115,28 +139,30 @@ class Expert:
             return "describe", self._wrong_name(question.roles[0])
         if not self._tables:
             return "list_tables", ""
-        missing = [self._names[r] for r in question.roles if self._names[r] not in self._described]
+        names = self._names()
+        needed = (PARENT,) if self._key else question.roles
+        missing = [names[role] for role in needed if names[role] not in self._seen()]
         if missing and self._guess_column:
             self._guess_column = False
-            return "query", self._statement(self._guessed_names())
+            return "query", self._statement(self._guessed(names))
         if missing:
             return "describe", missing[0]
-        return "query", self._statement(self._names)
+        return "query", self._statement(names)
 
     def _statement(self, names: Mapping[str, str]) -> str:
         question = self._question
         if question.template != "two_step":
             return questions.sql(question, names)
         if self._skip:
-            return questions.second_step(question, names, str(question.value))
+            return questions.second_step(question, names, questions.literal(question.value))
         if not self._key:
             return questions.first_step(question, names)
         return questions.second_step(question, names, self._key)
 
-    def _guessed_names(self) -> dict[str, str]:
+    def _guessed(self, names: Mapping[str, str]) -> dict[str, str]:
         """Known names, and a wrong one for every column that is not known yet."""
-        guessed = {c: self._wrong_name(c) for c in self._options if c not in self._names}
-        return {**guessed, **self._names}
+        guessed = {c: self._wrong_name(c) for c in self._options if c not in names}
+        return {**guessed, **names}
 
     def _wrong_name(self, concept: str) -> str:
         wrong = [n for n in self._options[concept] if n != self._actual[concept]]
@@ -144,6 +170,8 @@ class Expert:
 
     def _emit(self, tool: str, argument: str) -> str:
         self._last = (tool, argument)
+        if tool == "answer":
+            self._answered = argument
         if tool == "list_tables":
             return call_text(tool)
         return call_text(tool, **{_ARGUMENT[tool]: argument})

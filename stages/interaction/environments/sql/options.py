@@ -1,11 +1,12 @@
-"""Options of the ``sql`` environment: plain data, importable without anything heavy."""
+"""Options of ``sql`` and ``sql-session``: plain data, importable without anything heavy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -59,16 +60,13 @@ class ExpertOptions(BaseModel):
         return cls(**dict.fromkeys(cls.model_fields, 0.0))
 
 
-class SqlOptions(BaseModel):
-    """A data analyst over a SQLite database, generated or a person's own."""
+class GeneratedOptions(BaseModel):
+    """What the analyst's environments have in common: generated tasks, expert, limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["sql"] = Field("sql", description="Which environment this is.")
-    max_turns: int = Field(8, ge=1, le=100, description="Turns the actor has for one episode.")
-    follow_ups: int = Field(
-        0, ge=0, le=8, description="Further questions after the first, over the same database."
-    )
+    name: str
+    max_turns: int
     domains: tuple[str, ...] | None = Field(
         None, description="Generated domains of all splits; default: all that are not unseen."
     )
@@ -81,13 +79,6 @@ class SqlOptions(BaseModel):
     rows: tuple[int, int] = Field(
         (20, 40), description="Fewest and most rows of the larger generated table."
     )
-    database: Path | None = Field(None, description="A SQLite file of your own, read only.")
-    questions: Path | None = Field(
-        None,
-        description='Its questions: JSON lines {"question", "sql"}, optional id and split (train, '
-        "validation, test). Without split all are divided, none left empty (fewer than 10: all in "
-        "each). With it, absent validation takes test's, absent test validation's, else train's.",
-    )
     expert: ExpertOptions = Field(
         default_factory=ExpertOptions, description="Mistakes of the demonstrations."
     )
@@ -96,12 +87,68 @@ class SqlOptions(BaseModel):
     time_limit_s: float = Field(1.0, gt=0, le=60, description="Seconds one query may take.")
 
     @model_validator(mode="after")
-    def _consistent(self) -> SqlOptions:
+    def _possible(self) -> Self:
         unknown = sorted(set(self.templates) - set(TEMPLATES))
         if unknown:
             raise ValueError(f"unknown templates {unknown}; known: {', '.join(TEMPLATES)}")
         if not 10 <= self.rows[0] <= self.rows[1] <= 500:
             raise ValueError(f"rows {self.rows} must be [fewest, most] within 10 and 500")
+        return self
+
+
+class SqlOptions(GeneratedOptions):
+    """A data analyst over a SQLite database, generated or a person's own."""
+
+    name: Literal["sql"] = Field("sql", description="Which environment this is.")
+    max_turns: int = Field(8, ge=1, le=100, description="Turns the actor has for one episode.")
+    follow_ups: int = Field(
+        0, ge=0, le=8, description="Further questions after the first, over the same database."
+    )
+    database: Path | None = Field(None, description="A SQLite file of your own, read only.")
+    questions: Path | None = Field(
+        None,
+        description='Its questions: JSON lines {"question", "sql"}, optional id and split (train, '
+        "validation, test). Without split all are divided, none left empty (fewer than 10: all in "
+        "each). With it, absent validation takes test's, absent test validation's, else train's.",
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
         if (self.database is None) != (self.questions is None):
             raise ValueError("database and questions go together: give both or neither")
         return self
+
+
+SELDOM = dict.fromkeys(
+    (
+        "wrong_aggregate",
+        "dropped_filter",
+        "dropped_join_filter",
+        "wrong_operator",
+        "wrong_order",
+        "skipped_step",
+    ),
+    0.25,
+)
+"""Mistakes that spoil an answer, as often as a session's expert makes them."""
+
+
+class SessionOptions(GeneratedOptions):
+    """A session: several questions in a row, each about the answer to the one before."""
+
+    name: Literal["sql-session"] = Field("sql-session", description="Which environment this is.")
+    max_turns: int = Field(30, ge=1, le=200, description="Turns the actor has for one session.")
+    chain: int = Field(4, ge=2, le=6, description="Questions of a session.")
+    templates: tuple[str, ...] = Field(
+        TEMPLATES, min_length=1, description="Templates of the first question; later ones follow."
+    )
+    expert: ExpertOptions = Field(
+        default_factory=lambda: ExpertOptions(**SELDOM),
+        description="Mistakes of the demonstrations; those that spoil an answer 0.25 each if "
+        "not given, as one wrong answer spoils a session.",
+    )
+
+    @field_validator("expert", mode="before")
+    @classmethod
+    def _seldom(cls, given: Any) -> Any:
+        return {**SELDOM, **given} if isinstance(given, Mapping) else given

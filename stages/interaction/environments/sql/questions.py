@@ -34,8 +34,10 @@ class Question:
     filter: str = ""
     """Concept (or role) that is compared; empty for no filter."""
     operator: str = "="
-    value: str | int = ""
+    value: str | int | float = ""
     order: str = ""
+    chained: bool = False
+    """``value`` is the answer to the question before, which the text only refers to."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -52,18 +54,28 @@ class Question:
         keys = (PARENT_KEY,) if len(self.roles) == 2 else ()
         return tuple(c for c in (self.measure, self.filter, *keys) if c)
 
-    def to_json(self) -> dict[str, str | int]:
+    def to_json(self) -> dict[str, str | int | float]:
         """A small JSON-able dictionary; ``Question(**row)`` is its inverse."""
         defaults = Question("", "")
         row = {k: getattr(self, k) for k in self.__dataclass_fields__}
         return {k: v for k, v in row.items() if v != getattr(defaults, k)}
 
 
-def literal(value: str | int) -> str:
+def literal(value: str | int | float) -> str:
     """A value as SQL text."""
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     return "'" + value.replace("'", "''") + "'"
+
+
+def value_of(text: str) -> str | int | float:
+    """What an answer, as it was shown, stands for in a statement: a number if it is one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def sql(question: Question, names: Mapping[str, str]) -> str:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql import judge, questions
 from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
 from stages.interaction.environments.sql.lexicon import BY_NAME, Domain
-from stages.interaction.environments.sql.options import SqlOptions
+from stages.interaction.environments.sql.options import GeneratedOptions, SqlOptions
 from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.world import World, fill, make_world
 
-_DRAWS_PER_QUESTION = 40
+DRAWS_PER_QUESTION = 40
 _FEWEST_COUNTED = 2
 
 
@@ -42,16 +42,17 @@ def open_world(world: World, *, time_limit_s: float = 1.0, max_rows: int = 20) -
 
 def is_fair(question: Question, world: World, database: Database) -> bool:
     """Whether the answer is unique and not empty, and no shortcut finds it."""
-    gold = _values(database, questions.sql(question, world.names))
+    gold = values(database, questions.sql(question, world.names))
     if len(gold) != 1 or gold[0] is None or _is_tie(question, world, database):
         return False
     if question.function == "COUNT" and int(gold[0]) < _FEWEST_COUNTED:
         return False
-    wrong = (_values(database, s) for s in questions.shortcuts(question, world.names))
+    wrong = (values(database, s) for s in questions.shortcuts(question, world.names))
     return not any(len(w) == 1 and judge.near(w[0], gold[0]) for w in wrong)
 
 
-def _values(database: Database, statement: str) -> list[Cell]:
+def values(database: Database, statement: str) -> list[Cell]:
+    """All values a statement returns; none if it fails."""
     try:
         return cells(database.run(statement).rows)
     except QueryError:
@@ -63,7 +64,7 @@ def _is_tie(question: Question, world: World, database: Database) -> bool:
         return False
     statement = questions.sql(question, world.names).replace("LIMIT 1", "LIMIT 2")
     first = statement.split(" ", 2)[1]
-    counts = _values(database, statement.replace(f"SELECT {first}", "SELECT COUNT(*)", 1))
+    counts = values(database, statement.replace(f"SELECT {first}", "SELECT COUNT(*)", 1))
     return len(counts) < 2 or counts[0] == counts[1]
 
 
@@ -71,7 +72,7 @@ def pose(
     template: str, world: World, database: Database, split: str, rng: random.Random
 ) -> Question | None:
     """A fair question of a template and a split over a world, or None if none was found."""
-    for _ in range(_DRAWS_PER_QUESTION):
+    for _ in range(DRAWS_PER_QUESTION):
         question = questions.draw(template, world, rng)
         # The hash first: it is cheap, and a test question is one of ten.
         if split_of(world.fingerprint, question.text) == split and is_fair(
@@ -81,13 +82,32 @@ def pose(
     return None
 
 
-def generate(options: SqlOptions, split: str, count: int, seed: int) -> list[Task]:
-    """``count`` distinct tasks of a split."""
+Posing = Callable[[str, World, Database, str, random.Random], list[Question] | None]
+"""(first template, world, database, split, rng) -> the questions of a task, None if none fit."""
+
+
+def independent(options: SqlOptions) -> Posing:
+    """A first question and ``follow_ups`` further ones of any template."""
+
+    def posed(
+        template: str, world: World, database: Database, split: str, rng: random.Random
+    ) -> list[Question] | None:
+        templates = [template, *rng.choices(options.templates, k=options.follow_ups)]
+        asked = [pose(t, world, database, split, rng) for t in templates]
+        return None if None in asked else [q for q in asked if q is not None]
+
+    return posed
+
+
+def generate(
+    options: GeneratedOptions, posing: Posing, split: str, count: int, seed: int
+) -> list[Task]:
+    """``count`` distinct tasks of a split, their questions posed by ``posing``."""
     if split not in SPLITS:
         raise UsageError(f"unknown split {split!r}; expected one of {', '.join(SPLITS)}")
     tasks: list[Task] = []
     seen: set[str] = set()
-    for task in _stream(options, split, seed):
+    for task in _stream(options, posing, split, seed):
         if len(tasks) >= count:
             break
         if task.id not in seen:
@@ -96,7 +116,7 @@ def generate(options: SqlOptions, split: str, count: int, seed: int) -> list[Tas
     return tasks
 
 
-def _stream(options: SqlOptions, split: str, seed: int) -> Iterator[Task]:
+def _stream(options: GeneratedOptions, posing: Posing, split: str, seed: int) -> Iterator[Task]:
     """Tasks without end: templates and domains in turn, so that small samples are balanced."""
     rng = random.Random(f"tasks/{split}/{seed}")
     seen_domains, unseen = _domains(options)
@@ -105,13 +125,14 @@ def _stream(options: SqlOptions, split: str, seed: int) -> Iterator[Task]:
         template = options.templates[n % len(options.templates)]
         cycle = n // len(options.templates)
         domains = unseen if split == "test" and unseen and cycle % 2 else seen_domains
-        task = _draw(options, split, template, rng.choice(domains), rng)
+        world = rng.choice(domains), rng.getrandbits(40)
+        task = _draw(partial(posing, template), world, options.rows, split, rng)
         if task is not None:
             n += 1
             yield task
 
 
-def _domains(options: SqlOptions) -> tuple[list[str], list[str]]:
+def _domains(options: GeneratedOptions) -> tuple[list[str], list[str]]:
     unseen = list(options.unseen_domains)
     seen = list(options.domains or [name for name in BY_NAME if name not in unseen])
     for name in (*seen, *unseen):
@@ -124,25 +145,27 @@ def _domains(options: SqlOptions) -> tuple[list[str], list[str]]:
 
 
 def _draw(
-    options: SqlOptions, split: str, template: str, domain: str, rng: random.Random
+    posing: Callable[[World, Database, str, random.Random], list[Question] | None],
+    drawn: tuple[str, int],
+    rows: tuple[int, int],
+    split: str,
+    rng: random.Random,
 ) -> Task | None:
-    world_seed = rng.getrandbits(40)
-    world = world_of(BY_NAME[domain], world_seed, options.rows)
+    domain, seed = drawn
+    world = world_of(BY_NAME[domain], seed, rows)
     database = open_world(world)
     try:
-        templates = [template, *rng.choices(options.templates, k=options.follow_ups)]
-        posed = [pose(t, world, database, split, rng) for t in templates]
+        asked = posing(world, database, split, rng)
     finally:
         database.close()
-    asked = [q for q in posed if q is not None]
-    if len({q.text for q in asked}) < len(posed):
+    if asked is None or len({q.text for q in asked}) < len(asked):
         return None
-    rows = [
+    posed = [
         {"text": q.text, "sql": questions.sql(q, world.names), "spec": q.to_json()} for q in asked
     ]
     digest = hashlib.sha256(repr((world.fingerprint, [q.text for q in asked])).encode())
-    payload = {"world": world_seed, "domain": domain, "questions": rows}
-    return Task(f"{domain}-{digest.hexdigest()[:12]}", template, domain, payload)
+    payload = {"world": seed, "domain": domain, "questions": posed}
+    return Task(f"{domain}-{digest.hexdigest()[:12]}", asked[0].template, domain, payload)
 
 
 @lru_cache(maxsize=64)
