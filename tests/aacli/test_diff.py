@@ -81,12 +81,11 @@ def test_won_and_lost_are_counted_and_decisive_episodes_shown(place, aac, monkey
     gold = [str(episode.initial_privileged["gold_answer"]) for episode in episodes]
     wrong = ["no such value"] * len(gold)
     answers = {"one": gold[:4] + wrong[4:], "other": wrong[:3] + gold[3:5] + wrong[5:]}
-    monkeypatch.setattr(
-        "stages.evaluation.diff.player",
-        lambda recipe, folder, reviewers: LoadedActor(
-            Knowing(answers[folder]), len, StateOptions()
-        ),
-    )
+
+    def load(recipe, folder, reviewers):
+        return LoadedActor(Knowing(answers[folder]), len, StateOptions())
+
+    monkeypatch.setattr("stages.evaluation.diff.player", load)
     row = json.loads(aac("diff", "tiny.yaml", "one", "other", "--json").stdout)
     counts = {name: row[name] for name in ("won", "lost", "both", "neither")}
     assert counts == {"won": 3, "lost": 1, "both": 1, "neither": 1}
