@@ -50,6 +50,10 @@ class ViewSection(Section):
 
 
 SHARED, DEFAULT_VF_COEF = "shared", 0.5
+NOT_CAUSAL = ("light", "scratch", "reward-model")
+"""Names of trunks that give no action a probability, as kind advantage needs it."""
+OF_POOLED_VALUES = ("loss", "ensemble", "target", "target_update")
+"""Switches that act on values fitted to pool samples and on nothing else."""
 
 
 class WarmUpSection(Section):
@@ -58,7 +62,8 @@ class WarmUpSection(Section):
     max_iterations: int = Field(2, ge=0)
     """At most this many iterations of critic-only learning (0: none)."""
     min_explained_variance: float = 0.0
-    """Ends early once explained variance on newest, not yet fitted episodes exceeds this."""
+    """Ends early once explained variance on newest, not yet fitted episodes exceeds this (kind
+    advantage explains none and lasts for max_iterations)."""
 
 
 class DiscriminatorSection(Section):
@@ -78,7 +83,7 @@ class CriticSection(Section):
     kind: Literal["v", "q", "advantage", "discriminative", "none"] = "v"
     """v: value of the enriched state; q: value of state and action, V as its baseline; advantage:
     log-ratio of a small language model; discriminative: v, with a good/bad classifier's bonus on
-    every turn; none: leave-one-out mean of returns as the baseline."""
+    every turn; none: leave-one-out mean of returns as the baseline; nothing else here counts."""
     trunk: str = "light"
     """light (pooled embeddings, recurrent over turns), scratch (a fresh transformer encoder),
     reward-model (a copy of its trunk), a Hugging Face encoder folder or id, or shared: a head on
@@ -107,7 +112,8 @@ class CriticSection(Section):
     optimizer: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     """Its own optimizer, of torch, with torch's settings."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Its own rate; from scratch it needs a larger one than the actor's (see README)."""
+    """Its own rate; from scratch it needs a larger one than the actor's (see README), a
+    pretrained trunk one near 1e-5 to 1e-4."""
     steps: int = Field(30, ge=1)
     """Optimizer steps per iteration: its own cadence."""
     batch_size: int = Field(32, ge=1)
@@ -151,9 +157,25 @@ class CriticSection(Section):
     @field_validator("trunk")
     @classmethod
     def _trunk_of_kind(cls, trunk: str, info: ValidationInfo) -> str:
-        if info.data.get("kind") == "advantage" and trunk == "light":
+        kind = info.data.get("kind")
+        if kind == "advantage" and trunk in NOT_CAUSAL:
             raise ValueError(f"{trunk}, expected actor or a causal language model's folder or id")
+        if kind not in ("advantage", "none") and trunk == "actor":
+            raise ValueError(
+                f"actor, which kind advantage takes and kind {kind} does not; expected one of "
+                f"{', '.join(NOT_CAUSAL)}, {SHARED}, or an encoder's folder or id"
+            )
         return trunk
+
+    @field_validator("hidden_size")
+    @classmethod
+    def _halves(cls, width: int, info: ValidationInfo) -> int:
+        if info.data.get("trunk") == "scratch" and width % 2:
+            raise ValueError(
+                f"{width}, expected an even number, as the attention of the scratch trunk turns "
+                "its features in pairs"
+            )
+        return width
 
     @field_validator("value_range")
     @classmethod
@@ -201,6 +223,20 @@ class CriticSection(Section):
                 "reads the actor's own state and can see nothing else; set rl.critic.view: "
                 "symmetric or another rl.critic.trunk"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _uses_what_is_set(self) -> CriticSection:
+        if self.kind == "none" or self.replays:
+            return self
+        idle = OF_POOLED_VALUES + (("optimizer",) if self.shared else ())
+        for name in idle:
+            given = getattr(self, name)
+            if given != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} is {given}, which does nothing for kind {self.kind} on trunk "
+                    f"{self.trunk}; leave rl.critic.{name} out, or set another kind or trunk"
+                )
         return self
 
     @model_validator(mode="after")

@@ -97,6 +97,7 @@ TRACE_BAR = Usual(1.0, 10.0)
 TARGET_PERIOD = Usual(1, 10)
 PRIORITY_EXPONENT = Usual(0.4, 1.0)
 VF_COEF = Usual(0.5, 1.0)
+ENCODER_RATE = Usual(1e-5, 1e-4)
 # A pretrained model forgets when RL's rate comes near SFT's (F21).
 _MOST_RL_OF_SFT = 0.1
 
@@ -150,7 +151,7 @@ def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[
         watch = "critic/explained_variance and episode/success together"
         checks.append(("rl.critic.vf_coef", critic.value_weight, VF_COEF, watch))
     lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
-    lines += _relations(recipe, rates, size)
+    lines += _trunk_rate(recipe, size) + _relations(recipe, rates, size)
     return [line for line in lines if stage is None or line.startswith(f"{stage}.")]
 
 
@@ -173,6 +174,21 @@ def _critic_checks(recipe: Recipe) -> list[tuple[str, float, Usual, str]]:
             ("rl.pool.priority_exponent", pool.priority_exponent, PRIORITY_EXPONENT, watch)
         )
     return checks
+
+
+def _trunk_rate(recipe: Recipe, size: SizeClass) -> list[str]:
+    """Of a critic that grows from something trained, at a rate that would undo it."""
+    critic = recipe.rl.critic
+    if critic.kind == "none" or critic.trunk in ("light", "scratch", "shared"):
+        return []
+    # A copy of the reward model's trunk, or of the actor, is of the actor's size.
+    copied = critic.trunk in ("reward-model", "actor")
+    usual = size.rates["reward"] if copied else ENCODER_RATE
+    watch = "critic/explained_variance and critic/auc for a fall"
+    line = _line(
+        "rl.critic.learning_rate", critic.learning_rate, usual, watch, "a pretrained trunk"
+    )
+    return [] if usual.holds(critic.learning_rate) else [line]
 
 
 def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:

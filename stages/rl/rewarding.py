@@ -11,7 +11,7 @@ from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rewards.scorer import RewardModelScorer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import RlSection
-from stages.rl.critic.discriminator import BONUS, BonusPlan, Discriminator
+from stages.rl.critic.discriminator import BONUS, HEAD, BonusPlan, Discriminator
 from stages.rl.critic.options import fit_plan, view_parts
 from stages.rl.critic.preferences import preference_episodes
 from stages.rl.critic.trunks import build_network
@@ -69,10 +69,8 @@ def build_discriminator(
 ) -> Discriminator:
     """Untrained, with the preferences that the reward stage left in its folder."""
     critic, options = rl.critic, rl.critic.discriminator
-    # One plain head: its output is a logit, whatever V is fitted by.
-    plain = critic.model_copy(update={"loss": "mse", "ensemble": 1})
     return Discriminator(
-        build_network(plain, reward=reward, actions=True),
+        build_network(critic.model_copy(update=HEAD), reward=reward, actions=True),
         plan=fit_plan(rl),
         parts=replace(parts, privileged=parts.privileged and options.privileged),
         bonus=BonusPlan(options.weight, options.cap),

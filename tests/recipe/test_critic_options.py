@@ -17,6 +17,7 @@ from tests.recipe.bad_recipes import GOOD
 
 TINY = 430_000
 VTRACE = "rl.critic.off_policy=vtrace"
+SHARED = {"trunk": "shared", "view": "symmetric"}
 
 
 @pytest.fixture
@@ -88,6 +89,24 @@ def test_unusual_values_are_told_where_they_act(recipe_with, overrides, words):
     assert advice(recipe_with(*switched_off), TINY) == []
 
 
+@pytest.mark.parametrize(
+    ("critic", "parameters", "usual"),
+    [
+        ("{trunk: an/encoder}", TINY, "1e-05 to 0.0001"),
+        ("{trunk: reward-model}", 100 * TINY, "5e-06 to 0.0005"),
+        ("{kind: advantage}", 100 * TINY, "5e-06 to 0.0005"),
+        ("{trunk: an/encoder, learning_rate: 1e-4}", TINY, ""),
+        ("{trunk: reward-model}", TINY, ""),
+        ("{trunk: scratch}", 100 * TINY, ""),
+        ("{kind: none, trunk: an/encoder}", TINY, ""),
+    ],
+)
+def test_a_rate_that_would_undo_a_pretrained_trunk_is_told(recipe_with, critic, parameters, usual):
+    lines = advice(recipe_with(f"rl.critic={critic}"), parameters, "rl")
+    expected = f"rl.critic.learning_rate = 0.001 is outside the usual {usual} for a pretrained"
+    assert [expected in line for line in lines] == ([True] if usual else [])
+
+
 def test_defaults_are_usual_where_they_act(recipe_with):
     switches = (VTRACE, "rl.critic.target_update=periodic", "rl.pool.sampling=prioritised")
     assert advice(recipe_with(*switches), TINY) == []
@@ -100,8 +119,27 @@ def test_defaults_are_usual_where_they_act(recipe_with):
         ({"kind": "none", "off_policy": "vtrace"}, {}, "but kind is none"),
         ({"trunk": "shared", "view": "symmetric"}, {"sampling": "prioritised"}, "replays nothing"),
         ({"kind": "advantage"}, {"sampling": "prioritised"}, "replays nothing by priority"),
+        ({"kind": "advantage", "trunk": "scratch"}, {}, "scratch, expected actor or a causal"),
+        ({"kind": "advantage", "trunk": "reward-model"}, {}, "reward-model, expected actor"),
+        ({"trunk": "actor"}, {}, "actor, which kind advantage takes and kind v does not"),
+        ({"trunk": "scratch", "hidden_size": 33}, {}, "33, expected an even number"),
+        ({"kind": "advantage", "loss": "huber"}, {}, "loss is huber, which does nothing for kind"),
+        ({"kind": "advantage", "ensemble": 2}, {}, "leave rl.critic.ensemble out"),
+        (SHARED | {"target": "n_step"}, {}, "target is n_step, which does nothing .* trunk shared"),
+        (SHARED | {"target_update": "periodic"}, {}, "leave rl.critic.target_update out"),
+        (SHARED | {"optimizer": "sgd"}, {}, "optimizer is sgd, which does nothing"),
     ],
 )
 def test_what_a_critic_cannot_do_is_refused(critic, pool, words):
     with pytest.raises(ValidationError, match=words):
         RlSection.model_validate({"critic": critic, "pool": pool})
+
+
+def test_what_acts_is_taken():
+    for critic in (
+        {"kind": "advantage", "optimizer": "sgd"},
+        {"kind": "none", "trunk": "actor", "ensemble": 3},
+        {"kind": "q", "ensemble": 3, "loss": "hl_gauss", "target": "n_step"},
+        {"trunk": "light", "hidden_size": 33},
+    ):
+        assert RlSection.model_validate({"critic": critic})

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stages.common.errors import UsageError
+from stages.common.run_folder import write_json
 from stages.recipe.critic import CriticSection
 from stages.rl.critic import encoder as encoders
 from stages.rl.critic.encoder import EncoderTrunk, packed, reads_causally
@@ -156,6 +157,23 @@ def test_the_encoder_of_an_encoder_decoder_is_a_trunk(tmp_path: Path) -> None:
     save_critic(network, tmp_path / "critic", critic.model_dump(mode="json"))
     again, _ = load_critic(tmp_path / "critic")
     torch.testing.assert_close(again(views), network(views))
+
+
+@pytest.mark.parametrize("hidden_size", [8, 50, 98])
+def test_a_trunk_from_scratch_of_any_even_width(hidden_size: int) -> None:
+    network = build_network(CriticSection(trunk="scratch", hidden_size=hidden_size, layers=1))
+    view = View("find it", (), "", "", "", 0, 1, 1)
+    assert network([network.prepare([view])]).shape == (1,)
+
+
+@pytest.mark.parametrize("other", [{"kind": "advantage"}, {"trunk": "shared", "view": "symmetric"}])
+def test_a_folder_of_a_critic_without_a_value_network_is_refused(
+    other: dict[str, str], tmp_path: Path
+) -> None:
+    critic = CriticSection.model_validate(other)
+    write_json(tmp_path / "critic.json", critic.model_dump(mode="json"))
+    with pytest.raises(UsageError, match=f"kind {critic.kind} on trunk {critic.trunk}, expected"):
+        load_critic(tmp_path)
 
 
 # ---- ensembles

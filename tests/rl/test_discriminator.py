@@ -187,6 +187,13 @@ def test_preferences_alone_teach_it():
     assert float(scores[0] - scores[1]) > 0.5
 
 
+def test_preferences_of_held_out_tasks_never_train_it():
+    tasks = [f"task {n}" for n in range(20)]
+    pairs = preference_episodes([row | {"task_id": t} for t in tasks for row in rows()[:1]])
+    taught = {good[0].task_id for good, _ in build(preferences=pairs).preferences}
+    assert taught == {task for task in tasks if not held_out(task)} != set(tasks)
+
+
 def test_pool_and_preferences_share_a_batch():
     judge = build(preferences=preference_episodes(rows()))
     sizes = []

@@ -43,6 +43,8 @@ BONUS = "discriminator"
 HELD_OUT_SHARE = 5
 """One task in so many is held out."""
 HELD_OUT_PAIRS = 256
+HEAD = {"loss": "mse", "ensemble": 1}
+"""Its critic options whatever V's are: one plain head, whose output is a logit."""
 
 Judged = tuple[Trajectory, int]
 """Turn t of an episode: (c_t, a_t)."""
@@ -92,7 +94,11 @@ class Discriminator:
         """``turn_rewards``: without bonuses. ``preferences``: (chosen, rejected), the last turn
         of each being judged."""
         self.network, self.plan, self.bonus = network, plan, bonus
-        self.preferences = [((a, len(a.turns) - 1), (b, len(b.turns) - 1)) for a, b in preferences]
+        self.preferences = [
+            ((a, len(a.turns) - 1), (b, len(b.turns) - 1))
+            for a, b in preferences
+            if not held_out(a.task_id)
+        ]
         self.optimizer = build_optimizer(plan, network.parameters())
         self._turn_rewards = turn_rewards
         self._with_actions = EpisodeCache(lambda e: network.prepare(action_views(e, parts)))
@@ -236,7 +242,7 @@ class DiscriminativeBaseline:
         """V as a critic's folder, the discriminator as another inside it."""
         self.values.save(folder, options)
         network = self.discriminator.network
-        save_critic(network, folder / "discriminator", options | {ACTIONS: True})
+        save_critic(network, folder / "discriminator", options | HEAD | {ACTIONS: True})
 
 
 def _turns(episodes: Sequence[Trajectory]) -> Iterator[Judged]:

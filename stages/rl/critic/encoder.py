@@ -67,7 +67,9 @@ class EncoderTrunk(nn.Module):
         """
         from transformers import ModernBertConfig, ModernBertModel
 
-        heads = next(h for h in range(max(hidden_size // 32, 1), 0, -1) if hidden_size % h == 0)
+        most = max(hidden_size // 32, 1)
+        # Rotary positions turn a head's features in pairs.
+        heads = next(h for h in range(most, 0, -1) if hidden_size % (2 * h) == 0)
         config = ModernBertConfig(
             vocab_size=WordReader.vocabulary,
             hidden_size=hidden_size,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
+from stages.rl.critic.cache import EpisodeCache
 from stages.rl.critic.correction import AS_DRAWN, Correction
 from stages.rl.critic.ensemble import Ensemble
 from stages.rl.critic.heads import share_outside
@@ -138,7 +139,7 @@ class CriticLearner:
         self.optimizer = build_optimizer(plan, network.parameters())
         self.fits = 0
         self._turn_rewards = turn_rewards
-        self._prepared: dict[tuple[int, ...], Any] = {}
+        self._numbers = EpisodeCache(lambda e: network.prepare(critic_views(e, parts)))
 
     def values(self, episodes: Sequence[Trajectory], *, slow: bool = False) -> list[Tensor]:
         """V(c_0) … V(c_T) of each episode, without gradient; ``slow``: by the target network."""
@@ -241,8 +242,7 @@ class CriticLearner:
 
     def forget(self, kept: Sequence[Trajectory]) -> None:
         """Drop the prepared numbers of episodes that have left the pool."""
-        keys = {e.key for e in kept}
-        self._prepared = {k: v for k, v in self._prepared.items() if k in keys}
+        self._numbers.forget(kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on: weights, target, optimizer moments."""
@@ -269,16 +269,6 @@ class CriticLearner:
     def _monte_carlo(self, now: Padded) -> Tensor:
         _, returns = now.gae(discount=self.plan.discount, gae_lambda=1.0)
         return returns
-
-    def _numbers(self, episode: Trajectory) -> Any:
-        if not episode.key:
-            return self._prepare(episode)
-        if episode.key not in self._prepared:
-            self._prepared[episode.key] = self._prepare(episode)
-        return self._prepared[episode.key]
-
-    def _prepare(self, episode: Trajectory) -> Any:
-        return self.network.prepare(critic_views(episode, self.parts))
 
     def _follow(self) -> None:
         """After a fit: target ← (1−τ)·target + τ·network, or a plain copy now and then.

@@ -89,6 +89,11 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
         raise UsageError(
             f"{folder / CONFIG} describes no critic that this version knows; train it again."
         ) from None
+    if critic.shared or critic.kind == "advantage":
+        raise UsageError(
+            f"{folder} holds a critic of kind {critic.kind} on trunk {critic.trunk}, expected one "
+            "with a value network of its own; give the critic/ folder of such a run"
+        )
     own = critic.trunk in (LIGHT, SCRATCH)
     budget = critic.view.max_tokens
     network = _network(
