@@ -21,7 +21,8 @@ from aacli.app import app
 from stages.common.run_folder import RunRequest
 from stages.interaction.trajectory import Action, Trajectory
 from stages.recipe.models import Recipe
-from stages.rl import assembly
+from stages.reward.run import run as train_reward
+from stages.rl import assembly, rewarding
 from stages.rl.critic.advantage import load_advantage
 from stages.rl.critic.discriminator import BONUS, held_out
 from stages.rl.critic.trunks import load_critic
@@ -69,6 +70,10 @@ def rewritten(episodes: list[Trajectory], *, permuted: bool) -> list[Trajectory]
     return done
 
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "discriminative, ensemble": {"loss": "hl_gauss", "ensemble": 2},
+}
+"""Kinds with options besides: the classifier has one plain head whatever V's are."""
 # Without pretraining, texts hardly differ in features unless weights are wide.
 READER = {
     "hidden_size": 32,
@@ -100,30 +105,46 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.actor = tiny_llama(root / "actor")
+        self.reader, self.pairs = tiny_llama(root / "reader", **READER), root / "pairs.jsonl"
+        asked = [{"prompt": f"how many? {n}", "chosen": "3", "rejected": "no"} for n in range(8)]
+        self.pairs.write_text("".join(json.dumps(row) + "\n" for row in asked))
         self.trunks = {
             "light": "light",
             "actor": "actor",
             "encoder": str(tiny_bert(root / "bert", **READER)),
             "model": str(tiny_qwen3(root / "qwen3")),
+            "scratch": "scratch",
+            "reward-model": "reward-model",
         }
-        self.sft = root / "sft"
-        train_sft(Recipe.model_validate(self._recipe({})), RunRequest(self.sft))
+        self.sft, self.reward = root / "sft", root / "reward"
+        recipe = Recipe.model_validate(self._recipe({}))
+        train_sft(recipe, RunRequest(self.sft))
+        train_reward(recipe, RunRequest(self.reward, parents={"sft": self.sft}))
 
     def run(self, out: Path, *words: str, **rl: Any) -> Any:
         """``aac rl`` on a recipe; the command's result."""
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.parent / f"{out.name}.yaml"
         file.write_text(yaml.safe_dump(self._recipe(rl)))
-        options = ["--sft", str(self.sft), "--output-dir", str(out), "--no-reward", *words]
+        reward = ["--no-reward"]
+        if (
+            rl.get("critic", {}).get("trunk") == "reward-model"
+        ):  # its trunk is asked for, not its scores
+            reward = ["--reward", str(self.reward), "--set", "rl.rewards.reward_model=1e-9"]
+        options = ["--sft", str(self.sft), "--output-dir", str(out), *reward, *words]
         return CliRunner().invoke(app, ["rl", str(file), *options])
 
     def critic(self, kind: str, trunk: str, **options: Any) -> dict[str, Any]:
         """A critic's section that learns within a few steps."""
+        options = VARIANTS.get(kind, {}) | options
+        kind, _, _ = kind.partition(", ")
         plan: dict[str, Any] = {"learning_rate": 2e-3, "steps": 8, "batch_size": 6}
         if kind in ("v", "q"):
             plan = {"learning_rate": 1e-2, "steps": 15, "batch_size": 16}
         elif trunk in ("light", "encoder"):
             plan["learning_rate"] = 5e-3
+        if trunk in ("scratch", "reward-model"):
+            plan |= {"learning_rate": 3e-3, "hidden_size": 32, "layers": 2}
         return plan | {"view": VIEW, "kind": kind, "trunk": self.trunks[trunk]} | options
 
     def _recipe(self, rl: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +152,7 @@ class Bench:
         own = {
             "model": {"actor": str(self.actor)},
             "environment": {"name": "sql", "max_turns": 2},
+            "reward": {"base": str(self.reader), "data": str(self.pairs)},
             "rl": merged(merged(RL, small), rl),
         }
         return merged(BASE, own)
@@ -214,8 +236,13 @@ CELLS = [
     ("v", "encoder"),
     ("q", "light"),
     ("q", "encoder"),
+    ("q", "scratch"),
+    ("q", "reward-model"),
     ("discriminative", "light"),
     ("discriminative", "encoder"),
+    ("discriminative", "scratch"),
+    ("discriminative", "reward-model"),
+    ("discriminative, ensemble", "light"),
     ("advantage", "actor"),
     ("advantage", "model"),
 ]
@@ -243,14 +270,23 @@ def test_it_learns_and_comes_back_from_disk(
     assert all(isinstance(value, (int, float)) for value in everything)
     if kind == "advantage":
         assert "critic/explained_variance" not in run.rows[-1]
+    if kind[0] == "q":
+        assert run.rows[-1]["critic/q_explained_variance"] > 0.2
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "trunk"), CELLS)
 def test_permuted_outcomes_remove_the_fall(
-    kind: str, trunk: str, bench: Bench, world: Any, sessions: Any, tmp_path: Path
+    kind: str,
+    trunk: str,
+    bench: Bench,
+    world: Any,
+    sessions: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world["permuted"] = True
+    monkeypatch.setattr(rewarding, "read_rows", lambda _: [])  # preferences are not permuted
     run = ran(bench, sessions, tmp_path / "rl", bench.critic(kind, trunk), iterations=4)
     assert run.losses[-1] > 0.9 * run.losses[0]
 
@@ -333,6 +369,7 @@ def critic_weights(folder: Path) -> bytes:
     ("kind", "trunk", "options"),
     [
         ("discriminative", "light", {"discriminator": {"privileged": False}}),
+        ("q", "light", {"ensemble": 2}),
         ("advantage", "actor", {"length_normalised": False}),
         ("advantage", "actor", {"view": VIEW | {"privileged": False}}),
     ],
