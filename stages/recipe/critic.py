@@ -83,7 +83,8 @@ class CriticSection(Section):
     kind: Literal["v", "q", "advantage", "discriminative", "none"] = "v"
     """v: value of the enriched state; q: value of state and action, V as its baseline; advantage:
     log-ratio of a small language model; discriminative: v, with a good/bad classifier's bonus on
-    every turn; none: leave-one-out mean of returns as the baseline; nothing else here counts."""
+    every turn; none: leave-one-out mean of returns (within the task, where
+    rl.episodes_per_task is above 1) as the baseline; nothing else here counts."""
     trunk: str = "light"
     """light (pooled embeddings, recurrent over turns), scratch (a fresh transformer encoder),
     reward-model (a copy of its trunk), a Hugging Face encoder folder or id, or shared: a head on

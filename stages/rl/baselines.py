@@ -242,14 +242,23 @@ class LearnedBaseline(CriticBaseline):
 
 
 class LeaveOneOutBaseline:
-    """No critic: return-to-go minus the mean return-to-go of the other episodes at that turn."""
+    """No critic: return-to-go minus the mean return-to-go of the other episodes at that turn.
+
+    ``within_task``: of the other episodes of the same task (RLOO, Ahmadian et al. 2024,
+    arXiv:2402.14740), where every task is played several times.
+    """
 
     ready = True
 
     def __init__(
-        self, turn_rewards: Callable[[Trajectory], list[float]], *, discount: float
+        self,
+        turn_rewards: Callable[[Trajectory], list[float]],
+        *,
+        discount: float,
+        within_task: bool = False,
     ) -> None:
         self._turn_rewards, self._discount = turn_rewards, discount
+        self._within_task = within_task
 
     def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         """Nothing to measure."""
@@ -271,9 +280,18 @@ class LeaveOneOutBaseline:
             discount=self._discount,
             gae_lambda=1.0,
         )
-        baseline = leave_one_out(returns, mask)
+        baseline = torch.zeros_like(returns)
+        for rows in self._groups(episodes):
+            baseline[rows] = leave_one_out(returns[rows], mask[rows])
         advantages = torch.where(mask, returns - baseline, 0.0)
         return Judgement(advantages, baseline, torch.zeros_like(returns), mask)
+
+    def _groups(self, episodes: Sequence[Trajectory]) -> list[list[int]]:
+        """Episodes that are each other's baseline, by their numbers."""
+        groups: dict[str, list[int]] = {}
+        for i, episode in enumerate(episodes):
+            groups.setdefault(episode.task_id if self._within_task else "", []).append(i)
+        return list(groups.values())
 
     def learn(self, iteration: int, actor_version: int) -> dict[str, float]:
         """Nothing to fit."""

@@ -2,12 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from stages.rl.advantages import explained_variance, gae, leave_one_out, whiten
+from stages.rl.baselines import LeaveOneOutBaseline
+from tests.rl.worlds import START, episode
 
 
 def gae_by_definition(rewards, values, bootstrap, discount, lam):
@@ -182,3 +185,23 @@ def test_explained_variance():
     assert explained_variance(torch.zeros(1, 3), returns, mask) == pytest.approx(0.0)
     assert explained_variance(-returns, returns, mask) == pytest.approx(-3.0)
     assert math.isnan(explained_variance(returns, torch.ones(1, 3), mask))
+
+
+def test_leave_one_out_stays_within_the_task_where_asked():
+    """Tasks a (won, lost) and b (won, won): by hand, over all and within each."""
+    won = [([START], [3], 1.0)]
+    lost = [([START], [3], 0.0)]
+    played = [("a", won), ("a", lost), ("b", won), ("b", won)]
+    episodes = [
+        replace(episode(turns, key=(0, 0, i)), task_id=task)
+        for i, (task, turns) in enumerate(played)
+    ]
+
+    def paid(trajectory):
+        return [t.rewards.get("success", 0.0) for t in trajectory.turns]
+
+    over_all = LeaveOneOutBaseline(paid, discount=1.0).judge(episodes)
+    torch.testing.assert_close(over_all.values[:, 0], torch.tensor([2 / 3, 1.0, 2 / 3, 2 / 3]))
+    within = LeaveOneOutBaseline(paid, discount=1.0, within_task=True).judge(episodes)
+    torch.testing.assert_close(within.values[:, 0], torch.tensor([0.0, 1.0, 1.0, 1.0]))
+    torch.testing.assert_close(within.advantages[:, 0], torch.tensor([1.0, -1.0, 0.0, 0.0]))

@@ -38,7 +38,11 @@ def build_baseline(
     """What the actor is measured against, but for a critic on the actor's own trunk."""
     critic = recipe.rl.critic
     if critic.kind == "none":
-        return LeaveOneOutBaseline(rewarding.turn_rewards, discount=recipe.rl.ppo.discount)
+        return LeaveOneOutBaseline(
+            rewarding.turn_rewards,
+            discount=recipe.rl.ppo.discount,
+            within_task=recipe.rl.episodes_per_task > 1,
+        )
     if critic.kind == "advantage":
         return _log_ratio_baseline(recipe, rewarding, pool, sft)
     reward = rewarding.scorer.folder if rewarding.scorer else None
