@@ -64,7 +64,7 @@ def _states(
     for trajectory in trajectories:
         if trajectory.error or not trajectory.terminated:
             continue
-        to_go = _returns(mix.totals(trajectory), discount)
+        to_go = returns_to_go(mix.totals(trajectory), discount)
         for turn, value in zip(trajectory.turns, to_go, strict=True):
             if not (text := turn.action.text.strip()):
                 continue  # an empty reply teaches a reward model nothing, and its row is refused
@@ -75,7 +75,8 @@ def _states(
     yield from states.values()
 
 
-def _returns(rewards: Sequence[float], discount: float) -> list[float]:
+def returns_to_go(rewards: Sequence[float], discount: float) -> list[float]:
+    """Σ_k γ^k r_{t+k} of every turn t."""
     total, sums = 0.0, []
     for reward in reversed(rewards):
         total = reward + discount * total

@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stages.common.seeding import keyed_generator
+from stages.interaction.preferences import returns_to_go
 from stages.interaction.trajectory import Trajectory
 from stages.rl.baselines import Judgement, LearnedBaseline
 from stages.rl.critic.cache import EpisodeCache
 from stages.rl.critic.contrast import Contrasts, Outcome, auc, preference_loss
-from stages.rl.critic.learner import FitPlan, build_optimizer
+from stages.rl.critic.learner import FitPlan, build_optimizer, descend
 from stages.rl.critic.trunks import ACTIONS, Network, save_critic
 from stages.rl.critic.views import ViewParts, action_views, critic_views
 
@@ -170,16 +171,15 @@ class Discriminator:
         scores, bare = self.scores(turns), self.scores(turns, actions=False)
         loss = preference_loss(scores[0::2], scores[1::2]).mean()
         bare_loss = preference_loss(bare[0::2], bare[1::2]).mean()
-        self.optimizer.zero_grad(set_to_none=True)
-        (loss + bare_loss).backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.plan.max_grad_norm)
-        self.optimizer.step()
+        descend(self.optimizer, loss + bare_loss, self.plan.max_grad_norm)
         return float(loss.detach())
 
     def _outcomes(self, turns: Sequence[Judged]) -> list[Outcome]:
         """Return-to-go of each turn, and what it may be compared with."""
         to_go = {
-            id(e): _returns(self._turn_rewards(e), self.plan.discount) for e, t in turns if t == 0
+            id(e): returns_to_go(self._turn_rewards(e), self.plan.discount)
+            for e, t in turns
+            if t == 0
         }
         return [Outcome(to_go[id(e)][t], _groups(e, t)) for e, t in turns]
 
@@ -253,11 +253,3 @@ def _groups(episode: Trajectory, t: int) -> tuple[Any, ...]:
     shown = tuple(str(m.get("content")) for m in episode.turns[t].messages)
     task = (episode.task_id, t)
     return (("state", *task, shown), ("task", *task), ("kind", episode.kind, t))
-
-
-def _returns(rewards: Sequence[float], discount: float) -> list[float]:
-    total, sums = 0.0, []
-    for reward in reversed(rewards):
-        total = reward + discount * total
-        sums.append(total)
-    return sums[::-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,6 +54,16 @@ def build_optimizer(plan: FitPlan, parameters: Iterable[nn.Parameter]) -> torch.
     build: Any = OPTIMIZERS[plan.optimizer]
     optimizer: torch.optim.Optimizer = build(parameters, lr=plan.learning_rate)
     return optimizer
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_grad_norm: float) -> float:
+    """One clipped step on a loss; its value before the step."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    optimizer.step()
+    return float(loss.detach())
 
 
 @dataclass(frozen=True)
@@ -213,6 +223,27 @@ class CriticLearner:
     ) -> float:
         """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss."""
         losses = []
+        for episodes, returns, mask in self.batches(sample, kind=kind, correction=correction):
+            output = self.network.outputs([self._numbers(e) for e in episodes])
+            # c_T is read only to bootstrap: it has no target of its own
+            output = output[_before_actions(episodes)]
+            weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
+            loss = (weights * self.network.loss(output, returns[mask])).mean()
+            error = torch.zeros_like(returns)
+            error[mask] = self.network.values(output).detach() - returns[mask]
+            correction.observe(episodes, mean_size(error, mask))
+            losses.append(descend(self.optimizer, loss, self.plan.max_grad_norm))
+        self._follow()
+        return sum(losses) / max(len(losses), 1)
+
+    def batches(
+        self,
+        sample: Callable[[int], Sequence[Trajectory]],
+        *,
+        kind: Target,
+        correction: Correction = AS_DRAWN,
+    ) -> Iterator[tuple[Sequence[Trajectory], Tensor, Tensor]]:
+        """``plan.steps`` batches drawn by ``sample``: episodes, their (B, N) targets and mask."""
         slow: dict[int, Tensor] = {}  # the target network stands still during a fit
         for _ in range(self.plan.steps):
             episodes = sample(self.plan.batch_size)
@@ -224,21 +255,7 @@ class CriticLearner:
                 kind=kind,
                 log_ratios=correction.log_ratios(episodes),
             )
-            output = self.network.outputs([self._numbers(e) for e in episodes])
-            # c_T is read only to bootstrap: it has no target of its own
-            output = output[_before_actions(episodes)]
-            weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
-            loss = (weights * self.network.loss(output, returns[mask])).mean()
-            error = torch.zeros_like(returns)
-            error[mask] = self.network.values(output).detach() - returns[mask]
-            correction.observe(episodes, mean_size(error, mask))
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.plan.max_grad_norm)
-            self.optimizer.step()
-            losses.append(float(loss.detach()))
-        self._follow()
-        return sum(losses) / max(len(losses), 1)
+            yield episodes, returns, mask
 
     def forget(self, kept: Sequence[Trajectory]) -> None:
         """Drop the prepared numbers of episodes that have left the pool."""

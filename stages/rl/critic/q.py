@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.seeding import keyed_generator
@@ -31,7 +31,7 @@ from stages.rl.advantages import explained_variance
 from stages.rl.baselines import Judgement, LearnedBaseline
 from stages.rl.critic.cache import EpisodeCache
 from stages.rl.critic.correction import AS_DRAWN, Correction
-from stages.rl.critic.learner import CriticLearner, Target, build_optimizer
+from stages.rl.critic.learner import CriticLearner, Target, build_optimizer, descend
 from stages.rl.critic.trunks import ACTIONS, Network, save_critic
 from stages.rl.critic.views import action_views
 from stages.rl.replay import Replay
@@ -70,21 +70,12 @@ class QLearner:
         correction: Correction = AS_DRAWN,
     ) -> float:
         """As many optimizer steps as V takes, on episodes drawn by ``sample``; the mean loss."""
-        plan, losses = self._v.plan, []
-        slow: dict[int, Tensor] = {}  # the target network stands still during a fit
-        for _ in range(plan.steps):
-            episodes = sample(plan.batch_size)
-            new = list({id(e): e for e in episodes if id(e) not in slow}.values())
-            slow |= zip(map(id, new), self._v.values(new, slow=True), strict=True)
-            returns, mask = self._v.targets(episodes, [slow[id(e)] for e in episodes], kind=kind)
+        losses = []
+        for episodes, returns, mask in self._v.batches(sample, kind=kind):
             output = self.network.outputs([self._numbers(e) for e in episodes])
             weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
             loss = (weights * self.network.loss(output, returns[mask])).mean()
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.network.parameters(), plan.max_grad_norm)
-            self.optimizer.step()
-            losses.append(float(loss.detach()))
+            losses.append(descend(self.optimizer, loss, self._v.plan.max_grad_norm))
         return sum(losses) / max(len(losses), 1)
 
     def forget(self, kept: Sequence[Trajectory]) -> None:
