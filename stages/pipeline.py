@@ -30,7 +30,7 @@ from stages.evaluation.run import (
 from stages.evaluation.store import Figures, FigureStore, identity
 from stages.evaluation.tables import groups_table, percent, pipeline_table
 from stages.interaction.player import LoadedActor
-from stages.recipe.models import Recipe
+from stages.recipe.models import ActorSection, Recipe
 from stages.rl.run import load_reviewer
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
@@ -87,7 +87,7 @@ class Pipeline:
         self._start = time.perf_counter()
         self._seconds_saved = 0.0
         """What the stages that are not run again took when they ran."""
-        self._loaded: tuple[str, LoadedActor] | None = None
+        self._loaded: tuple[tuple[str, ActorSection], LoadedActor] | None = None
 
     @cached_property
     def tasks(self) -> HeldOut:
@@ -148,7 +148,7 @@ class Pipeline:
         report = self._stored(
             "readiness",
             [identity(folder)],
-            lambda: readiness_check(self.recipe, self._player(folder)),
+            lambda: readiness_check(self.recipe, self._player(folder, self.recipe.rl.actor)),
         )
         self.summary["readiness"] = report
         write_json(self.root / "readiness.json", report)
@@ -176,15 +176,18 @@ class Pipeline:
         return _short(measured)
 
     def _actor(self, folder: str, *, greedy: bool) -> Figures:
-        return measure_actor(self.tasks, self._player(folder), greedy=greedy)
+        loaded = self._player(folder, self.recipe.evaluation_sampling)
+        return measure_actor(self.tasks, loaded, greedy=greedy)
 
     def _fool(self, name: str) -> Figures:
         return measure_policy(self.tasks, name)
 
-    def _player(self, folder: str) -> LoadedActor:
-        """The actor of a folder; the last one stays loaded."""
-        if self._loaded is None or self._loaded[0] != folder:
-            self._loaded = (folder, player(self.recipe, folder, load_reviewer))
+    def _player(self, folder: str, sampling: ActorSection) -> LoadedActor:
+        """The actor of a folder, sampling so; the last one stays loaded."""
+        if self._loaded is None or self._loaded[0] != (folder, sampling):
+            self._loaded = None  # not two models at once
+            actor = player(self.recipe, folder, load_reviewer, sampling=sampling)
+            self._loaded = ((folder, sampling), actor)
         return self._loaded[1]
 
     def _stored(self, name: str, who: list[Any], measure: Callable[[], Figures]) -> Figures:

@@ -18,7 +18,7 @@ from stages.interaction.arena import Arena
 from stages.interaction.player import LoadedActor, load_player
 from stages.interaction.rollout import Reviewer
 from stages.interaction.states import StateOptions
-from stages.recipe.models import Recipe
+from stages.recipe.models import ActorSection, Recipe
 
 FEW_WORDS = 10e6
 """Actors with fewer weights read and write only the names they were pretrained on."""
@@ -56,9 +56,23 @@ def held_out(recipe: Recipe, *, episodes: int | None = None, split: str | None =
     )
 
 
-def player(recipe: Recipe, folder: str | Path, reviewers: Reviewers = no_reviewers) -> LoadedActor:
-    """Load an actor to be played under this recipe, and its critic if its state shows reviews."""
-    loaded = load_player(folder, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
+def player(
+    recipe: Recipe,
+    folder: str | Path,
+    reviewers: Reviewers = no_reviewers,
+    *,
+    sampling: ActorSection | None = None,
+) -> LoadedActor:
+    """Load an actor to be played under this recipe, and its critic if its state shows reviews.
+
+    ``sampling``: how it samples, by default as in evaluations.
+    """
+    loaded = load_player(
+        folder,
+        model=recipe.model,
+        sampling=sampling or recipe.evaluation_sampling,
+        state=recipe.state,
+    )
     if StateOptions.of(loaded.state).review == "words":
         loaded = replace(loaded, reviewer=reviewers(Path(folder), recipe))
     if getattr(recipe.environment, "database", None) and loaded.parameters < FEW_WORDS:
@@ -114,7 +128,10 @@ def measure_policy(tasks: HeldOut, name: str) -> dict[str, Any]:
 
 
 def readiness_check(recipe: Recipe, actor: LoadedActor) -> dict[str, Any]:
-    """Sample every task of a training sample several times (B9); see ``readiness``."""
+    """Sample every task of a training sample several times (B9); see ``readiness``.
+
+    ``actor`` samples as in training rollouts.
+    """
     arena = arena_of(recipe).served(actor.state, actor.reviewer)
     seed = recipe.evaluation.seed
     tasks = arena.tasks("train", recipe.evaluation.readiness_tasks, seed)

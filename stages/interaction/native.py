@@ -63,6 +63,16 @@ class NativePolicy:
         self._kept: dict[tuple[int, ...], Kept] = {}
         self._weights = -1
 
+    def at(self, temperature: float) -> NativePolicy:
+        """The same model sampled at another temperature."""
+        return NativePolicy(
+            self._model,
+            self._tokenizer,
+            temperature=temperature,
+            max_new_tokens=self._limit,
+            reuse=self._reuse,
+        )
+
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """One reply per request, in order."""
         prompts = [self._prompt(request) for request in requests]

@@ -119,7 +119,10 @@ class ActorSection(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradient clipping by norm."""
     temperature: float = Field(1.0, gt=0)
-    """Sampling temperature of training rollouts; log-probs are taken at the same."""
+    """Sampling temperature of training rollouts, at which log-probs and losses are taken too."""
+    temperature_final: float | None = Field(None, gt=0)
+    """Temperature that the updates move to, linearly; none: it stays. Rising above the one of
+    evaluation, it makes the actor surer than it plays: slips of a hot actor cost it reward."""
     max_new_tokens: int = Field(96, ge=1)
     """Longest action in tokens."""
 
@@ -243,6 +246,8 @@ class EvaluationSection(Section):
     """Chooses tasks and keys the sampling; apart from the training seed."""
     batch: int = Field(128, ge=1)
     """Environments played at once."""
+    temperature: float | None = Field(None, gt=0)
+    """Sampling temperature where it does not play greedily; none: rl.actor.temperature."""
     readiness: bool = True
     """Between SFT and RL: sampled pass@1 and pass@8 per kind of task (B9)."""
     readiness_tasks: int = Field(64, ge=1)
@@ -281,6 +286,12 @@ class Recipe(Section):
     """Held-out evaluation."""
     tracking: TrackingSection = TrackingSection()
     """Trackers."""
+
+    @property
+    def evaluation_sampling(self) -> ActorSection:
+        """How the actor samples where it is measured or talked to, instead of trained."""
+        temperature = self.evaluation.temperature or self.rl.actor.temperature
+        return self.rl.actor.model_copy(update={"temperature": temperature})
 
     @model_validator(mode="after")
     def _reviews_tell_no_secrets(self) -> Recipe:

@@ -14,6 +14,7 @@ from stages.common.run_folder import RunFolder, read_rows
 from stages.common.seeding import derived_seed
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments.base import Task
+from stages.interaction.generation import Policy
 from stages.interaction.native import NativePolicy
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
@@ -46,6 +47,7 @@ class Player:
             temperature=options.temperature,
             max_new_tokens=options.max_new_tokens,
         )
+        self.judged = self.policy.at(recipe.evaluation_sampling.temperature)
         arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
         self.arena = arena.served(recipe.state, reviewer)
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
@@ -54,11 +56,13 @@ class Player:
             "validation", recipe.rl.evaluation_episodes, recipe.evaluation.seed
         )
 
-    def play(self, tasks: Sequence[Task], key: tuple[int, int], version: int) -> list[Trajectory]:
+    def play(
+        self, tasks: Sequence[Task], policy: Policy, *, key: tuple[int, int], version: int
+    ) -> list[Trajectory]:
         """One sampled episode per task, those dropped by the machinery's faults included."""
         return self.arena.play(
             tasks,
-            self.policy,
+            policy,
             key=key,
             count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
             actor_version=version,
@@ -70,12 +74,14 @@ class Player:
         key, each = (self.recipe.seed, iteration), self.recipe.rl.episodes_per_task
         count = self.recipe.rl.episodes // each
         tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
-        return kept(self.play([task for task in tasks for _ in range(each)], key, version))
+        repeated = [task for task in tasks for _ in range(each)]
+        policy = self.policy.at(temperature_at(self.recipe.rl, version))
+        return kept(self.play(repeated, policy, key=key, version=version))
 
     def evaluate(self, version: int) -> list[Trajectory]:
         """Validation tasks, the same each time. RunError if all episodes were dropped."""
         key = (self.recipe.evaluation.seed, EVALUATION_KEY)
-        episodes = self.play(self.validation, key, version)
+        episodes = self.play(self.validation, self.judged, key=key, version=version)
         kept(episodes)
         return episodes
 
@@ -198,8 +204,19 @@ def _stage_one(sft: Path, coefficient: float) -> Callable[[], list[ActorRow]]:
     return lambda: rows
 
 
-def objective_at(rl: RlSection, iteration: int) -> Objective:
+def temperature_at(rl: RlSection, version: int) -> float:
+    """Sampling temperature of the actor after so many updates.
+
+    It moves with the updates and not with the iterations, so that all episodes of one update
+    were sampled alike.
+    """
+    start, end = rl.actor.temperature, rl.actor.temperature_final
+    return linear(start, end or start, version / max(rl.iterations - 1, 1))
+
+
+def objective_at(rl: RlSection, iteration: int, version: int) -> Objective:
     """The coefficients of one iteration; entropy moves linearly over the run."""
+    temperature = temperature_at(rl, version)
     done = iteration / max(rl.iterations - 1, 1)
     return Objective(
         clip_range=rl.ppo.clip_range,
@@ -207,7 +224,8 @@ def objective_at(rl: RlSection, iteration: int) -> Objective:
         kl_loss=rl.ppo.kl_loss,
         entropy_coef=linear(rl.ppo.entropy_coef, rl.ppo.entropy_coef_final, done),
         sft_coef=rl.ppo.sft_coef,
-        temperature=rl.actor.temperature,
+        sft_temperature=temperature if rl.ppo.sft_data == "successes" else 1.0,
+        temperature=temperature,
         max_grad_norm=rl.actor.max_grad_norm,
         vf_coef=rl.critic.value_weight,
     )

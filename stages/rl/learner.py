@@ -46,6 +46,8 @@ class Objective:
     sft_coef: float
     temperature: float
     max_grad_norm: float
+    sft_temperature: float = 1.0
+    """Of the SFT loss: 1 for rows others wrote, that of sampling for the actor's own."""
     vf_coef: float = 0.0
     """Weight of the loss of a value head on the actor's trunk, where there is one."""
 
@@ -165,7 +167,7 @@ class ActorLearner:
                 if imitated:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
                     chosen = [imitated[i] for i in drawn]
-                    self._accumulate_sft(chosen, objective.sft_coef, tally)
+                    self._accumulate_sft(chosen, objective, tally)
                 norms.append(self._step(objective.max_grad_norm))
         self.setup.model.eval()
         means = {
@@ -175,6 +177,7 @@ class ActorLearner:
             "actor/kl": kl_to_reference(rows),
             "actor/grad_norm": float(np.mean(norms)),
             "actor/updates": len(norms),
+            "actor/temperature": objective.temperature,
             "actor/learning_rate": float(self.setup.optimizer.param_groups[0]["lr"]),
         }
 
@@ -218,15 +221,18 @@ class ActorLearner:
         logits = self.setup.reference_logits(batch.ids, batch.mask)
         return log_softmax(logits, objective.temperature)
 
-    def _accumulate_sft(self, chosen: Sequence[ActorRow], coefficient: float, tally: Tally) -> None:
+    def _accumulate_sft(
+        self, chosen: Sequence[ActorRow], objective: Objective, tally: Tally
+    ) -> None:
         """β·L_SFT: cross-entropy on as many rows to imitate as the minibatch has (F18)."""
         divisor = self._over_processes(sum(r.actions for r in chosen))
         for piece in microbatches(chosen, max_tokens=self.microbatch_tokens):
             batch = collate(piece, self.setup.accelerator.device)
-            log_policy = log_softmax(self.setup.actor_logits(batch.ids, batch.mask))
+            logits = self.setup.actor_logits(batch.ids, batch.mask)
+            log_policy = log_softmax(logits, objective.sft_temperature)
             loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
             tally.add_apart("sft_loss", loss, log_policy.shape[0])
-            self.setup.accelerator.backward(coefficient * loss / divisor)
+            self.setup.accelerator.backward(objective.sft_coef * loss / divisor)
 
     def _step(self, max_grad_norm: float) -> float:
         norm = float(self.setup.accelerator.clip_grad_norm_(self.parameters, max_grad_norm))

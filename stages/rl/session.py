@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class Session:
                 measure=self._measure,
                 baseline=self.baseline,
                 pool=self.pool,
-                objective=lambda iteration: assembly.objective_at(rl, iteration),
+                objective=partial(assembly.objective_at, rl),
                 report=IterationReport(
                     self.folder.metrics,
                     self.folder.path / "trajectories",
@@ -164,14 +165,18 @@ class Session:
         extra = {"best": self.best, "last": self.last}
         return Belongings(fingerprint(parts), extra, self._best_weights)
 
+    @property
+    def _temperature(self) -> float:
+        return assembly.temperature_at(self.recipe.rl, self.trainer.progress.actor_version)
+
     def _score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         scored = self.rewarding.score(episodes)
         if self.recipe.rl.ppo.kl_loss == "in_reward":
-            scored = self.learner.with_drift(scored, self.recipe.rl.actor.temperature)
+            scored = self.learner.with_drift(scored, self._temperature)
         return scored
 
     def _turn_log_ratios(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
-        return self.learner.turn_log_ratios(episodes, self.recipe.rl.actor.temperature)
+        return self.learner.turn_log_ratios(episodes, self._temperature)
 
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         dropped = self.recipe.rl.episodes - len(episodes)

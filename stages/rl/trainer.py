@@ -31,8 +31,8 @@ class Parts:
     """Rollout metrics: reward per component, success, turns, rates."""
     baseline: Baseline
     pool: ExperiencePool
-    objective: Callable[[int], Objective]
-    """The coefficients at an iteration."""
+    objective: Callable[[int, int], Objective]
+    """(iteration, actor version) -> the coefficients of an update."""
     report: Callable[[int, dict[str, float], Episodes], None]
     """Logs one iteration: metrics.jsonl, trajectories, progress."""
     evaluate: Callable[[int], dict[str, float]]
@@ -87,12 +87,12 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                 with clock("actor"):
                     advantages, spread = whitened(judgement, min_std=self.args.whiten_min_std)
                     rows = actor_rows(now.waiting, advantages, judgement.returns)
-                    objective = parts.objective(now.iteration)
+                    objective = parts.objective(now.iteration, now.actor_version)
                     rng = keyed_generator(self.args.seed, now.iteration, 2)
                     metrics |= spread | learner.update(rows, objective, rng)
                 episodes = annotated(now.waiting, judgement, advantages)[-len(episodes) :]
                 now.actor_version, now.waiting = now.actor_version + 1, []
-                self.lr_scheduler.step()
+            self.lr_scheduler.step()
 
             now.iteration += 1
             with clock("evaluation"):

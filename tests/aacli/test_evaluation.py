@@ -76,6 +76,16 @@ def test_eval_json_is_one_object_equal_for_equal_seeds(place, actor, aac):
     assert row["episodes"] == 4
 
 
+def test_evaluation_has_a_temperature_of_its_own(place, actor, aac):
+    """Nearly frozen it plays what greedy play does, however hot the rollouts of training are."""
+    command = ("eval", "tiny.yaml", "--actor", actor, "--json", "--set", "rl.actor.temperature=5")
+    greedy = one_object(aac(*command, "--greedy"))
+    cold = one_object(aac(*command, "--set", "evaluation.temperature=0.0001"))
+    hot = one_object(aac(*command))
+    assert cold | {"greedy": True} == greedy
+    assert hot | {"greedy": True} != greedy
+
+
 def test_eval_options_reach_the_evaluation(place, actor, aac):
     flags = ("--greedy", "--episodes", 3, "--split", "validation", "--seed", 5, "--json")
     row = one_object(aac("eval", "tiny.yaml", "--actor", actor, *flags))
