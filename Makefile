@@ -10,7 +10,7 @@ RECIPE   ?= recipes/quickstart.yaml
 ARGS     ?=
 SEEDS    ?= 0 1 2
 # SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
-MORE_STEPS ?= 900
+MORE_STEPS ?= 1100
 # a quarter more SFT steps than the quickstart takes: is SFT at its plateau?
 LONGER_STEPS ?= 750
 # test tasks of the comparison in make bench; aac run's own table has evaluation.episodes

@@ -121,8 +121,8 @@ class ActorSection(Section):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts, at which log-probs and losses are taken too."""
     temperature_final: float | None = Field(None, gt=0)
-    """Temperature that the updates move to, linearly; none: it stays. Rising above the one of
-    evaluation, it makes the actor surer than it plays: slips of a hot actor cost it reward."""
+    """Temperature it moves to, linearly over the first half of the run; none: it stays. Above that
+    of evaluation it makes the actor surer than it plays: slips of a hot actor cost it reward."""
     max_new_tokens: int = Field(96, ge=1)
     """Longest action in tokens."""
 

@@ -207,11 +207,11 @@ def _stage_one(sft: Path, coefficient: float) -> Callable[[], list[ActorRow]]:
 def temperature_at(rl: RlSection, version: int) -> float:
     """Sampling temperature of the actor after so many updates.
 
-    It moves with the updates and not with the iterations, so that all episodes of one update
-    were sampled alike.
+    It moves over the first half of the run, with the updates and not with the iterations, so
+    that all episodes of one update were sampled alike.
     """
     start, end = rl.actor.temperature, rl.actor.temperature_final
-    return linear(start, end or start, version / max(rl.iterations - 1, 1))
+    return linear(start, end or start, 2 * version / max(rl.iterations - 1, 1))
 
 
 def objective_at(rl: RlSection, iteration: int, version: int) -> Objective:
