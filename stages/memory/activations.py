@@ -22,19 +22,14 @@ logits, log-probs, probabilities, and two gradients; ``full`` adds those of the 
 
 def block_bytes(model: Architecture, precision: Precision) -> int:
     """Per token and block: two norms, q, k, v, the attention's output, four matrices of the MLP."""
-    heads = 2 * (model.heads + model.kv_heads) * model.head_width
-    extra = 2 * (model.heads + model.kv_heads) * model.head_width if model.head_norms else 0
-    inner = heads + extra + 4 * model.intermediate
-    return 2 * _norm_bytes(precision) * model.hidden + precision.compute * inner
-
-
-def _norm_bytes(precision: Precision) -> int:
-    """Per feature: the float32 input, the normalised input, and the output as the next layer wants
-    it."""
-    c = precision.compute
-    if precision.cast:  # autocast: the norm is computed in float32, its output cast
-        return 2 * _FLOAT + c
-    return _FLOAT + 2 * c
+    c, heads = precision.compute, model.heads + model.kv_heads
+    inner = 2 * heads * model.head_width + 4 * model.intermediate
+    # A norm keeps its input in float32, the normalised input, and what it gives out.
+    norms = 2 * (_FLOAT + 2 * c)
+    if precision.cast:  # under autocast it is float32, and every linear layer casts it anew
+        norms = 2 * (2 * _FLOAT) + 5 * c
+    of_heads = heads * model.head_width * (_FLOAT + c) if model.head_norms else 0
+    return norms * model.hidden + c * inner + of_heads
 
 
 def working_bytes(model: Architecture, precision: Precision) -> int:

@@ -13,7 +13,7 @@ from stages.memory.activations import activation_bytes, block_bytes, cache_bytes
 from stages.memory.architecture import from_config
 from stages.memory.strategies import Precision, precision_of
 
-TOKENS = 64
+TOKENS = 56
 SHAPE = {
     "hidden_size": 64,
     "num_attention_heads": 4,
@@ -30,7 +30,7 @@ def build(family: str, layers: int, kv_heads: int, dtype: torch.dtype, again: bo
     )
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(dtype)
     if again:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     return model.train()
 
 
@@ -78,7 +78,7 @@ def test_a_block_keeps_what_the_plan_says(
 ):
     model = from_config(build(family, 1, 4, dtype).config.to_dict(), "x")
     measured = per_block(family, 4, dtype, autocast)
-    assert block_bytes(model, precision) == pytest.approx(measured, rel=0.1)
+    assert block_bytes(model, precision) == pytest.approx(measured, rel=0.03)
 
 
 def test_checkpointing_keeps_the_stream_alone():
