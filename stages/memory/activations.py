@@ -24,12 +24,20 @@ def block_bytes(model: Architecture, precision: Precision) -> int:
     """Per token and block: two norms, q, k, v, the attention's output, four matrices of the MLP."""
     c, heads = precision.compute, model.heads + model.kv_heads
     inner = 2 * heads * model.head_width + 4 * model.intermediate
-    # A norm keeps its input in float32, the normalised input, and what it gives out.
-    norms = 2 * (_FLOAT + 2 * c)
-    if precision.cast:  # under autocast it is float32, and every linear layer casts it anew
-        norms = 2 * (2 * _FLOAT) + 5 * c
     of_heads = heads * model.head_width * (_FLOAT + c) if model.head_norms else 0
-    return norms * model.hidden + c * inner + of_heads
+    return _norms(model, precision) + c * inner + of_heads
+
+
+def _norms(model: Architecture, precision: Precision) -> int:
+    """Two norms keep their inputs in float32, the normalised inputs, and what they give out."""
+    h, c = model.hidden, precision.compute
+    if precision.rank:
+        # Frozen scales need no normalised input. In bf16 every adapter casts its input anew.
+        casts = 5 * h + model.heads * model.head_width if c < _FLOAT else 2 * h
+        return 2 * _FLOAT * h + c * (casts + 7 * precision.rank)
+    if precision.cast:  # under autocast a norm is float32, and every linear layer casts it anew
+        return (2 * 2 * _FLOAT + 5 * c) * h
+    return 2 * (_FLOAT + 2 * c) * h
 
 
 def working_bytes(model: Architecture, precision: Precision) -> int:

@@ -150,7 +150,9 @@ def _host(learner: _Learner, strategy: Strategy, processes: int) -> float:
 
 
 def _precision(job: Job, strategy: Strategy, optimizer: str) -> Precision:
-    return precision_of(strategy, bf16=job.bf16, optimizer=optimizer, quantized=job.quantized)
+    return precision_of(
+        strategy, bf16=job.bf16, optimizer=optimizer, rank=job.rank, quantized=job.quantized
+    )
 
 
 def _backward(
@@ -158,8 +160,7 @@ def _backward(
 ) -> dict[str, float]:
     precision = learner.precision
     kept = activation_bytes(learner.model, precision, tokens, checkpointing=work.checkpointing)
-    whole = not learner.weights.frozen or learner.weights.learned > learner.weights.frozen
-    cast = precision.cast * learner.weights.learned if whole else 0.0
+    cast = precision.cast * learner.weights.learned
     return {"activations": kept, "logits": logits} | ({"autocast copy": cast} if cast else {})
 
 
@@ -169,15 +170,19 @@ def _companions(
     """What RL keeps beside the actor."""
     share = processes if strategy in ("zero3", "offload") else 1
     # With adapters, the reference is the actor with its adapters off.
-    reference = 0 if job.rank else job.model.parameters * _reference_bytes(precision) / share
+    reference = 0 if job.rank else job.model.parameters * precision.weights / share
     scorer = job.judge.trunk_parameters * (2 if job.on_gpu else 4) if job.reward else 0
     critic = job.critic.parameters * job.critic.networks * _CRITIC_BYTES
-    found = {"reference": reference, "reward model": float(scorer), "critic": float(critic)}
+    # On a CPU the last turn's cache stays, so that prompts need not be computed again.
+    kept = 0.0 if job.on_gpu else _cache(job, processes, precision)
+    found = {
+        "reference": reference,
+        "reward model": float(scorer),
+        "critic": float(critic),
+        "KV cache kept": kept,
+        "copy to sample from": job.model.parameters * job.copy_bytes if strategy == "ddp" else 0.0,
+    }
     return {name: size for name, size in found.items() if size}
-
-
-def _reference_bytes(precision: Precision) -> float:
-    return precision.weights if not precision.cast else precision.frozen
 
 
 def _actions(play: Play, tokens: int) -> int:
@@ -185,17 +190,26 @@ def _actions(play: Play, tokens: int) -> int:
     return int(tokens * max(play.action / play.row, ACTION_SHARE))
 
 
+def _rows(job: Job, processes: int) -> int:
+    """Episodes that one process plays at once."""
+    return min(PARALLEL, -(-job.play.episodes // processes))
+
+
+def _cache(job: Job, processes: int, precision: Precision) -> float:
+    """One turn's keys and values."""
+    play = job.play
+    capacity = play.prompt + 32 if play.action <= 32 else _GROWTH * play.prompt
+    tokens = int(_rows(job, processes) * capacity)
+    return cache_bytes(job.model, precision.compute, tokens)
+
+
 def _rollout(
     job: Job, strategy: Strategy, processes: int, precision: Precision
 ) -> dict[str, float]:
-    play = job.play
-    rows = min(PARALLEL, -(-play.episodes // processes))
-    capacity = play.prompt + 32 if play.action <= 32 else _GROWTH * play.prompt
-    # On a CPU the turn before stays, so that prompts need not be computed again.
-    turns = 1 if job.on_gpu else 2
+    rows = _rows(job, processes)
     found = {
-        "KV cache": cache_bytes(job.model, precision.compute, int(rows * capacity) * turns),
-        "activations": forward_bytes(job.model, precision, rows * play.prompt),
+        "KV cache": _cache(job, processes, precision),
+        "activations": forward_bytes(job.model, precision, rows * job.play.prompt),
         "logits": logit_bytes(job.model, rows, _PICK_COPIES),
     }
     if strategy in ("zero3", "offload") and processes > 1:

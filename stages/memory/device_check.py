@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +41,7 @@ class Line:
 def lines(actor: Architecture, folder: Path) -> Iterator[Line]:
     """All checks in turn; one that fails says why and the next goes on."""
     started = time.perf_counter()
-    yield timed("bf16 and nccl", lambda: apart(bf16_and_nccl))
+    yield timed("bf16 and nccl", partial(apart, bf16_and_nccl))
     made = apart(make_model, actor, folder / "actor")
     recipe = write_recipe(made, folder)
     parents: dict[str, Path] = {}
@@ -49,9 +50,9 @@ def lines(actor: Architecture, folder: Path) -> Iterator[Line]:
             yield Line(stage, f"left out: {_BUDGET_S:.0f} s are over", 0.0)
             continue
         run = Run(stage, recipe, folder / stage, dict(parents))
-        yield timed(f"{stage}, one update", lambda run=run: against_plan(run, actor))
+        yield timed(f"{stage}, one update", partial(against_plan, run, actor))
         parents[stage] = folder / stage / "rank-0"
-    yield timed("vLLM", lambda: apart(sampled_by_vllm, made))
+    yield timed("vLLM", partial(apart, sampled_by_vllm, made))
 
 
 def timed(what: str, check: Callable[[], str]) -> Line:

@@ -97,6 +97,8 @@ class Job:
     quantized: bool = False
     """Frozen weights are held in 4 bits."""
     embedding_frozen: bool = False
+    copy_bytes: float = 0.0
+    """Per weight, of a copy of the actor that rollouts are sampled from; 0: there is none."""
 
     @property
     def checkpointed(self) -> Job:

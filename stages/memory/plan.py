@@ -89,21 +89,33 @@ def job_of(recipe: Recipe, model: Architecture, *, on_gpu: bool) -> Job:
     """The numbers of a recipe for a model of this shape."""
     section, reward = recipe.model, recipe.reward
     lora = getattr(section, "lora", None)
+    quantized = lora is not None and lora.quantize != "none"
     again = bool(getattr(section, "activation_checkpointing", False))
     weighed = recipe.rl.rewards.reward_model > 0
+    bf16 = section.dtype == "bfloat16" or (section.dtype == "auto" and on_gpu)
     return Job(
         model=model,
         judge=_judge(recipe, model),
-        bf16=section.dtype == "bfloat16" or (section.dtype == "auto" and on_gpu),
+        bf16=bf16,
         on_gpu=on_gpu,
         sft=_training(recipe.sft, recipe.sft.batch_size, again),
         reward=_training(reward, 2 * reward.batch_size, again) if weighed else None,
         play=_play(recipe, again),
         critic=_critic(recipe.rl.critic, model),
         rank=lora.rank if lora else 0,
-        quantized=lora is not None and lora.quantize != "none",
+        quantized=quantized,
         embedding_frozen=any(text in "model.embed_tokens.weight" for text in section.frozen),
+        copy_bytes=_copy_bytes(recipe, bf16=bf16, quantized=quantized),
     )
+
+
+def _copy_bytes(recipe: Recipe, *, bf16: bool, quantized: bool) -> float:
+    """Per weight: where the actor computes in bf16, rollouts are sampled from a rounded copy."""
+    generation = getattr(recipe.rl, "generation", None)
+    dtype = getattr(generation, "dtype", "auto")
+    if dtype == "auto":
+        return 2.0 if bf16 and not quantized else 0.0
+    return {"float32": 4.0, "int8": 1.0}.get(dtype, 2.0)
 
 
 def _judge(recipe: Recipe, model: Architecture) -> Architecture:

@@ -17,6 +17,8 @@ memory."""
 MAX_LIVE = 10**9
 """Weights that ZeRO-3 may keep gathered (DeepSpeed's ``stage3_max_live_parameters``)."""
 _ADAM, _MASTER = 8, 4
+_NF4 = 0.55
+"""4 bits and the scales of their blocks."""
 _OPTIMIZERS = {
     "sgd": 0, "adafactor": 0, "adamw_8bit": 2, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2,
 }  # fmt: skip
@@ -37,19 +39,30 @@ class Precision:
     """Activations."""
     cast: int = 0
     """A copy in the type of computation that autocast keeps from forward to backward."""
+    rank: int = 0
+    """Of adapters over frozen weights; 0: there are none."""
 
 
 def precision_of(
-    strategy: Strategy, *, bf16: bool, optimizer: str = "adamw", quantized: bool = False
+    strategy: Strategy,
+    *,
+    bf16: bool,
+    optimizer: str = "adamw",
+    rank: int = 0,
+    quantized: bool = False,
 ) -> Precision:
     """``bf16``: the type of computation; what learns is kept in float32 all the same.
-    ``quantized``: frozen weights in 4 bits."""
-    states = _OPTIMIZERS.get(optimizer, _ADAM)
-    frozen = 0.55 if quantized else 2.0 if bf16 else 4.0  # NF4 with the scales of its blocks
-    if bf16 and strategy != "ddp":
-        return Precision(2, 2, states + _MASTER, frozen, 2)
-    copied = _MASTER if strategy != "ddp" else 0  # DeepSpeed steps on flat copies of its own
-    return Precision(4, 4, states + copied, frozen, 2 if bf16 else 4, 2 if bf16 else 0)
+    ``rank``: of adapters; then the rest is frozen in the type of computation, or (``quantized``)
+    in 4 bits."""
+    states, compute = _OPTIMIZERS.get(optimizer, _ADAM), 2 if bf16 else 4
+    # DeepSpeed steps on a full-precision copy of its own.
+    copied = _MASTER if strategy != "ddp" else 0
+    learned = 2 if bf16 and strategy != "ddp" else 4
+    frozen = float(learned)
+    if rank:
+        frozen = _NF4 if quantized else float(compute)
+    cast = compute if learned > compute and not rank else 0
+    return Precision(learned, learned, states + copied, frozen, compute, cast, rank)
 
 
 @dataclass(frozen=True)

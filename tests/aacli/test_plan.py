@@ -62,12 +62,11 @@ def test_the_table_reads_without_a_probe(aac: Any):
 
 def test_the_probe_measures_this_machine(plan: Any, tmp_path: Path):
     actor = tiny_llama(tmp_path / "actor")
-    made = plan("--probe", "--cpu", "--set", f"model.actor={actor}")
-    assert made["probe"]["device"] == "this CPU"
-    assert all(made["probe"][rate] > 0 for rate in ("forward", "sampling", "learning"))
-    half = plan("--probe", "--cpu", "--set", f"model.actor={actor}", "--processes", 2)
-    work, probe = half["tokens_per_iteration"], half["probe"]
-    assert half["seconds_per_iteration"]["update"] == pytest.approx(
+    made = plan("--probe", "--cpu", "--set", f"model.actor={actor}", "--processes", 2)
+    work, probe = made["tokens_per_iteration"], made["probe"]
+    assert probe["device"] == "this CPU"
+    assert all(probe[rate] > 0 for rate in ("forward", "sampling", "learning"))
+    assert made["seconds_per_iteration"]["update"] == pytest.approx(
         work["learned"] / probe["learning"] / 2
     )
 
@@ -78,7 +77,7 @@ def test_the_probe_measures_this_machine(plan: Any, tmp_path: Path):
         (["--model-size", "9T"], "--model-size 9T is not known; expected one of 0.5B"),
         (["--model-size", "7B", "--probe"], "--probe measures the recipe's own model"),
         (["--set", "model.actor=nobody/nothing"], "config of nobody/nothing is not on this"),
-        (["--processes", "0"], "0 is not in the range"),
+        (["--processes", "0"], "--processes"),
     ],
 )
 def test_bad_input_is_one_sentence(aac: Any, words: list[str], sentence: str):

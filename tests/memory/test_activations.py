@@ -81,6 +81,24 @@ def test_a_block_keeps_what_the_plan_says(
     assert block_bytes(model, precision) == pytest.approx(measured, rel=0.03)
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("bf16", [True, False])
+def test_adapters_keep_what_the_plan_says(bf16: bool):
+    peft = pytest.importorskip("peft")
+    dtype, rank = torch.bfloat16 if bf16 else torch.float32, 4
+    counts = []
+    for layers in (2, 3):
+        adapters = peft.LoraConfig(r=rank, target_modules="all-linear")
+        model = peft.get_peft_model(build("llama", layers, 4, dtype), adapters)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+        counts.append(saved(model, autocast=bf16))
+    model = from_config(build("llama", 1, 4, dtype).config.to_dict(), "x")
+    planned = block_bytes(model, precision_of("ddp", bf16=bf16, rank=rank))
+    assert planned == pytest.approx((counts[1] - counts[0]) / TOKENS, rel=0.05)
+
+
 def test_checkpointing_keeps_the_stream_alone():
     model = from_config(build("llama", 5, 4, torch.float32).config.to_dict(), "x")
     two, four = (saved(build("llama", n, 4, torch.float32, again=True)) for n in (2, 4))
