@@ -8,6 +8,7 @@ import pytest
 
 from stages.common.errors import RunError
 from stages.memory import check, device_check
+from stages.memory.architecture import Architecture
 from stages.memory.measure import Resident, Run, measured
 
 MIB = 2**20
@@ -63,7 +64,7 @@ def test_sft_takes_what_was_planned_and_a_failure_is_told(tmp_path: Path):
 @pytest.mark.full
 def test_every_stage_of_the_device_check_runs_on_a_cpu_too(tmp_path: Path):
     """On a small model; the two checks that need CUDA say so."""
-    actor = check.TRIED[0]
+    actor = Architecture("tiny", 64, 2, 2, 2, 128, 2000)
     found = {line.what: line.result for line in device_check.lines(actor, tmp_path)}
     for stage in ("sft", "reward", "rl"):
         assert found[f"{stage}, one update"].startswith("peak "), found
