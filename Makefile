@@ -24,7 +24,8 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup quickstart sft reward rl eval bench base lint test test-full clean
+.PHONY: help setup quickstart sft reward rl eval bench base plan-check device-check lint test \
+	test-full clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -83,6 +84,12 @@ bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against longer SFT 
 
 base: $(STAMP) ## pretrain the tiny base model again (up to an hour)
 	$(BIN)/python -m stages.pretraining.run --output recipes/base --steps 5000 --seed 0
+
+plan-check: $(STAMP) ## aac plan against measured peaks of sizes it was not made on (minutes, CPU)
+	$(BIN)/python -m stages.memory.check $(ARGS)
+
+device-check: $(STAMP) ## one GPU, eight minutes: bf16, nccl, every stage, plan against peak, vLLM
+	$(BIN)/python -m stages.memory.device_check
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

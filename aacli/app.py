@@ -12,8 +12,10 @@ from aacli import (
     collect,
     compare,
     diff,
+    doctor,
     env,
     evaluate,
+    plan,
     recipes,
     rl,
     run,
@@ -50,7 +52,9 @@ def aac(
     """
 
 
-for module in (run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, env, recipes):
+for module in (
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, plan, env, recipes, doctor,
+):  # fmt: skip
     module.register(app)
 
 

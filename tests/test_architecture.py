@@ -28,6 +28,7 @@ NO_TORCH = (
     "stages.common.manifest",
     "stages.common.seeding",
     "stages.common.console",
+    "stages.common.machine",
     "stages.interaction.trajectory",
     "stages.interaction.actions",
     "stages.interaction.environments",
@@ -42,6 +43,7 @@ NO_TORCH = (
     "stages.evaluation.metrics",
     "stages.evaluation.intervals",
     "stages.evaluation.duel",
+    "stages.memory",
     "stages.study",
 )
 # What a room may import of the others; a room may always import itself.
@@ -72,6 +74,12 @@ ALLOWED = {
         "stages.rl.run",
         "stages.sft.run",
     },
+    "stages.memory": {
+        "stages.common",
+        "stages.interaction.native",
+        "stages.pipeline",
+        "stages.recipe",
+    },
     "stages.study": {
         "stages.common",
         "stages.evaluation",
@@ -82,6 +90,7 @@ ALLOWED = {
         "stages.common",
         "stages.evaluation",
         "stages.interaction.environments",
+        "stages.memory",
         "stages.pipeline",
         "stages.recipe",
         "stages.reward.run",

@@ -23,7 +23,8 @@ PINS = dict(
     if "==" in line and not line.startswith("#")
 )
 TARGETS = (
-    "setup quickstart test test-full sft reward rl eval lint bench clean base help".split()  # noqa: SIM905
+    "setup quickstart test test-full sft reward rl eval lint bench clean base help "  # noqa: SIM905
+    "plan-check device-check".split()
 )
 
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
