@@ -43,6 +43,8 @@ NO_TORCH = (
     "stages.evaluation.metrics",
     "stages.evaluation.intervals",
     "stages.evaluation.duel",
+    "stages.evaluation.long_episodes",
+    "stages.evaluation.state_probes",
     "stages.memory",
     "stages.study",
 )

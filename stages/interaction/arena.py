@@ -16,7 +16,7 @@ from stages.interaction.environments.base import Demonstrator, Environment, Task
 from stages.interaction.generation import Policy
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rollout import Reviewer, collect
-from stages.interaction.states import StateProcessor, build_state
+from stages.interaction.states import StateOptions, StateProcessor, build_state
 from stages.interaction.states.base import CountTokens, content_bytes
 from stages.interaction.trajectory import Message, Trajectory
 
@@ -43,10 +43,15 @@ class Arena:
     """Reviews turns while they are played, where the state shows reviews."""
 
     @classmethod
-    def of(cls, environment: Any, state: Any, rewards: Any, *, parallel: int = 128) -> Arena:
-        """From a recipe's sections; reward-model scores take no part in its mix."""
+    def of(
+        cls, environment: Any, state: Any, rewards: Any, *, writer: Any = None, parallel: int = 128
+    ) -> Arena:
+        """From a recipe's sections; reward-model scores take no part in its mix.
+
+        ``writer``: folder or hub id of the frozen actor, where the state's summary is its own.
+        """
         mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
-        return cls(environment, state, mix, parallel)
+        return cls(environment, StateOptions.of(state).written_by(writer), mix, parallel)
 
     def served(self, state: Any, reviewer: Reviewer | None = None) -> Arena:
         """The same world, shown through another state processor, with reviews or without."""

@@ -161,7 +161,7 @@ class _Episode:
             return None
         previous = _visible(self.turns[-1]) if self.turns else None
         key = (*self.record.key, len(self.turns))
-        return Request(messages, self.record.tools, key, previous)
+        return Request(messages, self.record.tools, key, previous, self.seat.state.max_tokens)
 
     def act(self, request: Request, reply: Generation) -> None:
         """Carry a reply out and record the turn."""

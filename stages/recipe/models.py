@@ -16,6 +16,7 @@ from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT, SUCC
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.messages import nearest
 from stages.recipe.section import Section
+from stages.recipe.state import StateSection
 
 
 class ModelSection(Section):
@@ -29,21 +30,6 @@ class ModelSection(Section):
     """Parameters kept fixed in every stage: any whose name contains one of these texts."""
     chat_template: Path | None = None
     """A jinja file that replaces the tokenizer's chat template."""
-
-
-class StateSection(Section):
-    """What the actor is shown each turn: the compact state S_t."""
-
-    exchanges: int = Field(8, ge=1)
-    """Sliding window: how many of the latest exchanges are shown."""
-    max_tokens: int = Field(2048, ge=32)
-    """Token budget of the whole prompt; older exchanges leave first, the goal never."""
-    checklist: bool = True
-    """Show goals and what is already solved after each observation (F4)."""
-    tool_prompt: Literal["full", "none"] = "full"
-    """full: describe tools and call format in a system message; none: the actor knows them."""
-    review: Literal["none", "words"] = "none"
-    """words: under each exchange the critic's review of it (from RL on; SFT shows none)."""
 
 
 class SftSection(Section):

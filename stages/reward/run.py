@@ -112,7 +112,7 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     if section.data is not None:
         return Gathered(read_preferences(Path(section.data)), str(section.data))
     assert sft is not None
-    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
     episodes = play(recipe, arena, sft)
     rows = collect_preferences(
         episodes, min_margin=section.min_margin, discount=section.discount, mix=arena.mix

@@ -37,8 +37,15 @@ class Player:
     """Plays the current actor in the recipe's environment."""
 
     def __init__(
-        self, recipe: Recipe, actor: Any, tokenizer: Any, reviewer: Reviewer | None = None
+        self,
+        recipe: Recipe,
+        actor: Any,
+        tokenizer: Any,
+        reviewer: Reviewer | None = None,
+        *,
+        sft: Path,
     ) -> None:
+        """``sft``: the frozen actor's folder, in case it writes summaries."""
         self.recipe, self.tokenizer = recipe, tokenizer
         options = recipe.rl.actor
         self.policy = NativePolicy(
@@ -48,8 +55,8 @@ class Player:
             max_new_tokens=options.max_new_tokens,
         )
         self.judged = self.policy.at(recipe.evaluation_sampling.temperature)
-        arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
-        self.arena = arena.served(recipe.state, reviewer)
+        arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
+        self.arena = arena.served(arena.state, reviewer)
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
         self.arena.tasks("train", 1, recipe.seed)
         self.validation = self.arena.tasks(

@@ -81,6 +81,7 @@ class Session:
             self.trainer.actor,
             self.trainer.processing_class,
             build_reviewer(recipe, self.baseline, self.rewarding),
+            sft=sft,
         )
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)

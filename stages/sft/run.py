@@ -106,7 +106,8 @@ def _demonstrated(recipe: Recipe, tokenizer: Any) -> list[Example]:
     from stages.common.chat import encode_prompt
 
     seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
-    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    world, writer = (recipe.environment, recipe.state, recipe.rl.rewards), recipe.model.actor
+    arena = Arena.of(*world, writer=writer)
     tasks = arena.draw("train", recipe.sft.demonstrations, seed)
     episodes = arena.demonstrate(
         tasks, seed=seed, count_tokens=lambda messages: len(encode_prompt(tokenizer, messages))

@@ -1,0 +1,159 @@
+"""Who writes summaries: rules, or a frozen model (a summary written by the actor would be an action
+of it that nobody trains).
+
+A model's merges are collected and written in one batch when the first of them is read: the turns
+of all episodes of a tick leave before any state of the next tick is rendered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from stages.interaction.generation import Policy, Request
+from stages.interaction.states.fitting import Meter
+from stages.interaction.states.options import RULES
+from stages.interaction.states.words import one_line
+
+BATCH = 64
+"""Merges written at once."""
+LINE, SHORT_LINE, HEAD = 240, 72, 32
+"""Characters of a turn in a summary by rules: when it is new, and when room is needed; of what was
+done, when only that and names and numbers are kept of it."""
+_TELLING = re.compile(r"\S*\d\S*|\"[^\"]*\"|'[^']*'")
+
+
+class Merge(NamedTuple):
+    """A summary to be written anew."""
+
+    goal: str
+    summary: str
+    turns: tuple[str, ...]
+    """What has left the window since, one line each."""
+    budget: int
+    """Tokens."""
+
+
+class Written(Protocol):
+    """A summary that is there when it is asked for."""
+
+    def text(self) -> str:
+        """The summary. Waits for the writer."""
+        ...
+
+    def withdraw(self) -> None:
+        """Nobody will ask."""
+        ...
+
+
+class SummaryWriter(Protocol):
+    """Merges turns into a summary."""
+
+    identity: str
+    """Kept with every turn: who wrote."""
+
+    def submit(self, merge: Merge, meter: Meter) -> Written:
+        """Take an order."""
+        ...
+
+
+class RulesWriter:
+    """One line a turn, newest last. When room is short lines are shortened, then only what was done
+    and the numbers in the result are kept, then lines are forgotten; always the oldest first."""
+
+    identity = RULES
+
+    def submit(self, merge: Merge, meter: Meter) -> Written:
+        """Written at once."""
+        lines = merge.summary.split("\n") if merge.summary else []
+        for turn in merge.turns:
+            line = one_line(turn, LINE)
+            lines = [known for known in lines if known != line] + [line]
+        return _Done(_shortened(lines, merge.budget, meter))
+
+
+class ModelWriter:
+    """A frozen model behind the policy interface, asked greedily."""
+
+    def __init__(self, policy: Policy, identity: str) -> None:
+        self._policy, self.identity = policy, identity
+        self._orders: list[_Order] = []
+
+    def submit(self, merge: Merge, meter: Meter) -> Written:
+        """Written with all others that wait, when the first of them is read."""
+        order = _Order(self, merge)
+        self._orders.append(order)
+        return order
+
+    def write(self) -> None:
+        """Write all that waits. A model that says nothing leaves the summary as it was."""
+        orders, self._orders = [o for o in self._orders if not o.withdrawn], []
+        for start in range(0, len(orders), BATCH):
+            batch = orders[start : start + BATCH]
+            requests = [Request(instruction(o.merge), (), (0, k)) for k, o in enumerate(batch)]
+            replies = self._policy.generate(requests, greedy=True)
+            for order, reply in zip(batch, replies, strict=True):
+                order.result = " ".join(reply.text.split()) or order.merge.summary
+
+
+def instruction(merge: Merge) -> Sequence[dict[str, str]]:
+    """What a model is told."""
+    new = "\n".join(f"- {turn}" for turn in merge.turns)
+    text = (
+        f"Keep notes for an agent with this goal: {one_line(merge.goal)}\n"
+        f"Notes so far: {merge.summary or 'none'}\n"
+        f"What happened next:\n{new}\n"
+        f"Write the notes anew in at most {max(merge.budget * 3 // 4, 1)} words, with every name, "
+        "number and result that may be needed later. Reply with the notes only."
+    )
+    return [{"role": "user", "content": text}]
+
+
+class _Done(NamedTuple):
+    result: str
+
+    def text(self) -> str:
+        return self.result
+
+    def withdraw(self) -> None:
+        return
+
+
+class _Order:
+    def __init__(self, writer: ModelWriter, merge: Merge) -> None:
+        self.merge, self.withdrawn = merge, False
+        self.result: str | None = None
+        self._writer = writer
+
+    def text(self) -> str:
+        if self.result is None:
+            self._writer.write()
+        return self.result or ""
+
+    def withdraw(self) -> None:
+        self.withdrawn = True
+
+
+def _shortened(lines: list[str], budget: int, meter: Meter) -> str:
+    """Within the budget; the newest line is the last to suffer."""
+    for shorter in (lambda line: one_line(line, SHORT_LINE), _gist):
+        for place, line in enumerate(lines):
+            if _length(lines, meter) <= budget:
+                break
+            lines[place] = shorter(line)
+    while len(lines) > 1 and _length(lines, meter) > budget:
+        lines.pop(0)
+    return "\n".join(lines) if _length(lines, meter) <= budget else meter.cut(lines[0], budget - 1)
+
+
+def _length(lines: Sequence[str], meter: Meter) -> int:
+    return sum(meter(line) + 1 for line in lines)
+
+
+def _gist(line: str) -> str:
+    """What was done, and what names and numbers came of it."""
+    did, colon, result = line.partition(": ")
+    telling = [word.strip(".,;:") for word in _TELLING.findall(result)]
+    kept = " ".join(dict.fromkeys(telling))
+    return f"{one_line(did, HEAD)}: {one_line(kept, HEAD)}" if kept else one_line(line, HEAD)
