@@ -14,10 +14,8 @@ from typing import Any
 from stages.interaction.environments.base import Reset
 from stages.interaction.trajectory import Action, Message, ToolCall, Turn
 
-_QUALITIES = "amber brass copper dusty early foreign golden hollow iron jade kind little marble old"
-_THINGS = (
-    "anchor basket candle drum engine fiddle globe hammer inkwell jug kettle lantern mirror net"
-)
+_QUALITIES = "amber brass copper dusty early foreign golden hollow iron jade kind late marble old"
+_THINGS = "anchor basket candle drum engine fiddle globe hammer inkwell jug kettle lamp mirror net"
 TOOLS: tuple[dict[str, Any], ...] = (
     {"name": "look_up", "description": "find a thing", "parameters": {"type": "object"}},
 )

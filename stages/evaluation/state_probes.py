@@ -176,7 +176,7 @@ def _length(count: CountTokens, text: str) -> int:
 def tables(figures: Mapping[str, Any]) -> Table:
     """One row a choice of processors."""
     title = f"recall N turns later; tokens and CPU time of turn {LATE} against turn {EARLY}"
-    ages = [f"{age} later" for age in AGES]
+    ages = [f"N = {age}" for age in AGES]
     made = Table("processors", *ages, "tokens", "x", "ms", "x", title=title)
     for name, row in figures.items():
         tokens, seconds = row["tokens"], row["seconds"]

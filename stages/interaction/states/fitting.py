@@ -9,8 +9,9 @@ from stages.interaction.states.base import CountTokens
 
 SHORTEST = 16
 """A line is never cut below this many characters: less says nothing."""
-MOST_LINES = 24
-"""Lines that are tried: the time of a turn must not grow with the episode."""
+MOST_LINES, LEAST_ROOM = 16, 6
+"""Lines that are tried, and tokens below which none is: the time of a turn must not grow with the
+episode."""
 _REMEMBERED = 4096
 
 
@@ -68,6 +69,8 @@ def fit(meter: Meter, title: str, ranked: Sequence[Line], budget: int) -> tuple[
     room = budget - meter(f"{title}\n")
     taken: list[Line] = []
     for line in ranked[:MOST_LINES]:
+        if taken and room < LEAST_ROOM:
+            break
         text = line.text if taken else meter.cut(line.text, room - 1)
         size = meter(text) + 1
         if text and size <= room:

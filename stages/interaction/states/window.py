@@ -207,7 +207,8 @@ class WindowState:
     def _longest(self) -> list[Message] | None:
         """The last exchange cut as little as must be; None if it cannot be cut enough."""
         last = self._exchanges[-1]
-        low, high = SHORTEST_CUT, max(len(m["content"]) for m in last.observation)
+        longest = max(len(m["content"]) for m in last.observation)
+        low, high = SHORTEST_CUT, max(longest, SHORTEST_CUT)
         best: list[Message] | None = None
         while low <= high:
             middle = (low + high + 1) // 2 if best else low

@@ -18,9 +18,9 @@ from stages.interaction.states.words import one_line
 
 BATCH = 64
 """Merges written at once."""
-LINE, SHORT_LINE, HEAD = 240, 72, 32
-"""Characters of a turn in a summary by rules: when it is new, and when room is needed; of what was
-done, when only that and names and numbers are kept of it."""
+LINE, HEAD = 240, 40
+"""Characters of a turn in a summary by rules; of what was done, and of the names and numbers that
+came of it, when only these are kept."""
 _TELLING = re.compile(r"\S*\d\S*|\"[^\"]*\"|'[^']*'")
 
 
@@ -59,8 +59,8 @@ class SummaryWriter(Protocol):
 
 
 class RulesWriter:
-    """One line a turn, newest last. When room is short lines are shortened, then only what was done
-    and the numbers in the result are kept, then lines are forgotten; always the oldest first."""
+    """One line a turn, newest last. When room is short only what was done and the names and numbers
+    that came of it are kept of a turn, then nothing; always the oldest first."""
 
     identity = RULES
 
@@ -137,11 +137,10 @@ class _Order:
 
 def _shortened(lines: list[str], budget: int, meter: Meter) -> str:
     """Within the budget; the newest line is the last to suffer."""
-    for shorter in (lambda line: one_line(line, SHORT_LINE), _gist):
-        for place, line in enumerate(lines):
-            if _length(lines, meter) <= budget:
-                break
-            lines[place] = shorter(line)
+    for place, line in enumerate(lines):
+        if _length(lines, meter) <= budget:
+            break
+        lines[place] = _gist(line)
     while len(lines) > 1 and _length(lines, meter) > budget:
         lines.pop(0)
     return "\n".join(lines) if _length(lines, meter) <= budget else meter.cut(lines[0], budget - 1)
@@ -152,8 +151,15 @@ def _length(lines: Sequence[str], meter: Meter) -> int:
 
 
 def _gist(line: str) -> str:
-    """What was done, and what names and numbers came of it."""
-    did, colon, result = line.partition(": ")
-    telling = [word.strip(".,;:") for word in _TELLING.findall(result)]
-    kept = " ".join(dict.fromkeys(telling))
-    return f"{one_line(did, HEAD)}: {one_line(kept, HEAD)}" if kept else one_line(line, HEAD)
+    """What was done or said, and what names and numbers came of it."""
+    did, *said = line.split("; user: ")
+    told = [did] if ": " in did or not said else []  # talk around what the user said says nothing
+    return "; ".join(map(_core, [*told, *(f"user: {words}" for words in said)]))
+
+
+def _core(part: str) -> str:
+    speaker = "user: " if part.startswith("user: ") else ""
+    head = one_line(part.removeprefix(speaker).partition(": ")[0], HEAD)
+    rest = part[len(speaker) + len(head.removesuffix("...")) :]
+    telling = dict.fromkeys(word.strip(".,;:") for word in _TELLING.findall(rest))
+    return speaker + ": ".join([head, *filter(None, [one_line(" ".join(telling), HEAD)])])
