@@ -15,6 +15,7 @@ import pytest
 from stages.common.chat import encode_prompt
 from stages.common.models import load_tokenizer
 from stages.interaction.actions import format_call
+from stages.interaction.arena import about
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Environment, Task
@@ -93,10 +94,7 @@ def test_altering_the_gold_leaves_every_prompt_identical(
     for gold in (None, "SELECT 'something else', 77"):
         policy = Replay(texts)
         altered = tasks if gold is None else [gilded(task, gold) for task in tasks]
-        make_processors = partial(
-            build_state, narrow, lambda messages: content_bytes(messages) // 4
-        )
-        played.append(play(altered, policy, make_state=make_processors))
+        played.append(play(altered, policy, make_state=partial(build_state, narrow, about)))
         shown.append(policy.shown)
     for piece in PROCESSORS[name]:
         assert any(piece in turn.produced for episode in played[0] for turn in episode.turns)

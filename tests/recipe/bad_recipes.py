@@ -267,7 +267,7 @@ CASES = (
     ),
     Bad(
         "questions that nobody is there to ask",
-        GOOD + "state: {facts: {questions: [who?]}}",
+        GOOD + "state: {facts: {questions: ['who?']}}",
         ("state.facts.questions", "expected one in state.facts.model"),
     ),
     Bad(
