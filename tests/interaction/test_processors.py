@@ -75,7 +75,7 @@ def played(
 def block(messages: Sequence[Message], title: str) -> list[str]:
     """The lines under a title in the first user message."""
     lines = str(messages[0]["content"]).split("\n")
-    titles = ("summary of earlier turns:", "facts:", "memory:")
+    titles = ("summary:", "facts:", "memory:")
     if title not in lines:
         return []
     after = lines[lines.index(title) + 1 :]
@@ -95,7 +95,7 @@ def test_nothing_is_said_before_something_has_left(options: dict[str, Any]) -> N
 
 def test_a_summary_takes_in_each_turn_as_it_leaves() -> None:
     state, shown, record = played(SUMMARY)
-    title = "summary of earlier turns:"
+    title = "summary:"
     assert block(shown[1], title) == []
     assert block(shown[2], title) == ["tables(): flights, hubs"]
     assert block(shown[3], title)[-1] == "describe(hubs): hub_no INTEGER, city TEXT"
@@ -114,7 +114,7 @@ def test_old_turns_of_a_summary_keep_what_was_done_and_its_numbers() -> None:
         called(i, "look_up", f"lamp {i}", f"on the shelf by the door K{i}-{i}55") for i in range(9)
     ]
     _, shown, _ = played({"summary": {"max_tokens": 30}}, turns)
-    title = "summary of earlier turns:"
+    title = "summary:"
     assert block(shown[3], title)[-1] == "look_up(lamp 1): on the shelf by the door K1-155"
     lines = block(shown[-1], title)
     assert lines[-2:] == ["look_up(lamp 5): K5-555", "look_up(lamp 6): K6-655"]
@@ -134,7 +134,7 @@ def test_facts_are_steps_requests_answers_and_entities() -> None:
     assert "done: Which year do you mean? -> The year 2024." in now
     assert "Rome" not in str(now), "it is in the window"
     made = record.turns[4].produced["facts"]
-    assert made["writer"] == "rules" and made["items"][0] == {
+    assert made["writer"] == "rules" and made["items"][1] == {
         "kind": "did",
         "text": "tables(): flights, hubs",
         "turn": 0,
@@ -266,7 +266,7 @@ def test_pieces_make_room_before_an_episode_ends() -> None:
         state, _, _ = played({**ALL, "max_tokens": whole}, turns)
         shown = state.render()
         assert count_words(shown) <= whole
-        titles = ("summary of earlier turns:", "facts:", "memory:")
+        titles = ("summary:", "facts:", "memory:")
         assert sum(bool(block(shown, title)) for title in titles) <= told + 1
     with pytest.raises(StateOverflow):
         played({**ALL, "max_tokens": 8}, turns)

@@ -102,7 +102,7 @@ def shown_facts(**options: Any) -> tuple[list[str], Any]:
     state.reset(RESET)
     state.update(Turn(0, (), Action("look"), ({"role": "tool", "content": TEXT},)))
     state.update(called(1, "look", "a", "red"))
-    return block(state.render(), "facts:"), state.produced()["facts"]
+    return block(state.render(), "facts:"), state.produced().get("facts")
 
 
 def test_named_entities_become_facts(bert: Path, tmp_path: Path) -> None:

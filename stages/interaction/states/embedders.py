@@ -6,6 +6,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,12 @@ class SentenceEncoder:
         self.size = int(model.config.hidden_size)
         limit = getattr(model.config, "max_position_embeddings", None) or 512
         self._longest = min(limit - 2, 512)
+        # The same results and questions come up in many episodes.
+        self._known = lru_cache(maxsize=4096)(self._row)
 
     def embed(self, texts: list[str]) -> np.ndarray:
         """(n, size) float32 rows of length 1."""
-        return np.concatenate([self._row(text) for text in texts])
+        return np.concatenate([self._known(text) for text in texts])
 
     def _row(self, text: str) -> np.ndarray:
         """One text at a time: beside others it would be padded, and rounding would differ."""

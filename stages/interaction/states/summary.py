@@ -12,7 +12,7 @@ from stages.interaction.states.words import turn_words
 from stages.interaction.states.writers import Merge, SummaryWriter, Written
 from stages.interaction.trajectory import Turn
 
-TITLE = "summary of earlier turns:"
+TITLE = "summary:"
 
 
 class Summary:

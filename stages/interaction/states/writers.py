@@ -18,7 +18,7 @@ from stages.interaction.states.words import one_line
 
 BATCH = 64
 """Merges written at once."""
-LINE, HEAD = 240, 40
+LINE, HEAD = 240, 32
 """Characters of a turn in a summary by rules; of what was done, and of the names and numbers that
 came of it, when only these are kept."""
 _TELLING = re.compile(r"\S*\d\S*|\"[^\"]*\"|'[^']*'")
