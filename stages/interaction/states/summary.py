@@ -23,20 +23,21 @@ class Summary:
     def __init__(self, options: SummaryOptions, meter: Meter, writer: SummaryWriter) -> None:
         self._budget = options.max_tokens
         self._meter, self._writer = meter, writer
-        self._goal, self._text, self._merged = "", "", 0
+        self._goal, self._text, self._by, self._merged = "", "", "", 0
         self._waiting: deque[tuple[int, str]] = deque()
         self._written: Written | None = None
         """What was asked of the writer and not yet read."""
 
     def reset(self, reset: Reset) -> None:
         """Forget everything and start an episode."""
-        self._goal, self._text, self._merged, self._written = reset.goal, "", 0, None
+        self._goal, self._text, self._by, self._merged = reset.goal, "", "", 0
+        self._written = None
         self._waiting.clear()
 
     def update(self, turn: Turn) -> None:
         """Keep the turn until it leaves; a recorded summary is not written a second time."""
         if recorded := turn.produced.get(self.name):
-            self._take_over(str(recorded["text"]), int(recorded["turns"]))
+            self._take_over(**recorded)
         self._waiting.append((turn.index, turn_words(turn)))
 
     def leave(self, left: int) -> None:
@@ -59,9 +60,9 @@ class Summary:
         """Text, turns it covers, and the identity of its writer."""
         if not self._merged:
             return {}
-        return {"text": self._now(), "turns": self._merged, "writer": self._writer.identity}
+        return {"text": self._now(), "turns": self._merged, "writer": self._by}
 
-    def _take_over(self, text: str, turns: int) -> None:
+    def _take_over(self, text: str, turns: int, writer: str) -> None:
         """What the record says; in play it says what is known."""
         if self._written is not None:
             self._written.withdraw()
@@ -69,9 +70,10 @@ class Summary:
         while self._merged < turns and self._waiting:
             self._waiting.popleft()
             self._merged += 1
-        self._text = text
+        self._text, self._by = text, writer
 
     def _now(self) -> str:
         if self._written is not None:
-            self._text, self._written = self._written.text(), None
+            self._text, self._by = self._written.text(), self._written.writer
+            self._written = None
         return self._text

@@ -38,6 +38,9 @@ class Merge(NamedTuple):
 class Written(Protocol):
     """A summary that is there when it is asked for."""
 
+    writer: str
+    """Who wrote it, once it is read."""
+
     def text(self) -> str:
         """The summary. Waits for the writer."""
         ...
@@ -50,9 +53,6 @@ class Written(Protocol):
 class SummaryWriter(Protocol):
     """Merges turns into a summary."""
 
-    identity: str
-    """Kept with every turn: who wrote."""
-
     def submit(self, merge: Merge, meter: Meter) -> Written:
         """Take an order."""
         ...
@@ -62,15 +62,9 @@ class RulesWriter:
     """One line a turn, newest last. When room is short only what was done and the names and numbers
     that came of it are kept of a turn, then nothing; always the oldest first."""
 
-    identity = RULES
-
     def submit(self, merge: Merge, meter: Meter) -> Written:
         """Written at once."""
-        lines = merge.summary.split("\n") if merge.summary else []
-        for turn in merge.turns:
-            line = one_line(turn, LINE)
-            lines = [known for known in lines if known != line] + [line]
-        return _Done(_shortened(lines, merge.budget, meter))
+        return _Done(by_rules(merge, meter))
 
 
 class ModelWriter:
@@ -82,19 +76,19 @@ class ModelWriter:
 
     def submit(self, merge: Merge, meter: Meter) -> Written:
         """Written with all others that wait, when the first of them is read."""
-        order = _Order(self, merge)
+        order = _Order(self, merge, meter)
         self._orders.append(order)
         return order
 
     def write(self) -> None:
-        """Write all that waits. A model that says nothing leaves the summary as it was."""
+        """Write all that waits. Where the model says nothing, the rules write."""
         orders, self._orders = [o for o in self._orders if not o.withdrawn], []
         for start in range(0, len(orders), BATCH):
             batch = orders[start : start + BATCH]
             requests = [Request(instruction(o.merge), (), (0, k)) for k, o in enumerate(batch)]
             replies = self._policy.generate(requests, greedy=True)
             for order, reply in zip(batch, replies, strict=True):
-                order.result = " ".join(reply.text.split()) or order.merge.summary
+                order.take(" ".join(reply.text.split()), self.identity)
 
 
 def instruction(merge: Merge) -> Sequence[dict[str, str]]:
@@ -110,8 +104,18 @@ def instruction(merge: Merge) -> Sequence[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+def by_rules(merge: Merge, meter: Meter) -> str:
+    """The lines known so far and one for each new turn, none twice."""
+    lines = merge.summary.split("\n") if merge.summary else []
+    for turn in merge.turns:
+        line = one_line(turn, LINE)
+        lines = [known for known in lines if known != line] + [line]
+    return _shortened(lines, merge.budget, meter)
+
+
 class _Done(NamedTuple):
     result: str
+    writer: str = RULES
 
     def text(self) -> str:
         return self.result
@@ -121,15 +125,19 @@ class _Done(NamedTuple):
 
 
 class _Order:
-    def __init__(self, writer: ModelWriter, merge: Merge) -> None:
-        self.merge, self.withdrawn = merge, False
-        self.result: str | None = None
-        self._writer = writer
+    def __init__(self, asked: ModelWriter, merge: Merge, meter: Meter) -> None:
+        self.merge, self.withdrawn, self.writer = merge, False, ""
+        self._asked, self._meter, self._result = asked, meter, ""
+
+    def take(self, text: str, writer: str) -> None:
+        self._result, self.writer = text, writer
+        if not text:
+            self._result, self.writer = by_rules(self.merge, self._meter), RULES
 
     def text(self) -> str:
-        if self.result is None:
-            self._writer.write()
-        return self.result or ""
+        if not self.writer:
+            self._asked.write()
+        return self._result
 
     def withdraw(self) -> None:
         self.withdrawn = True
