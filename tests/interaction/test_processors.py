@@ -113,7 +113,7 @@ def test_old_turns_of_a_summary_keep_what_was_done_and_its_numbers() -> None:
     turns = [
         called(i, "look_up", f"lamp {i}", f"on the shelf by the door K{i}-{i}55") for i in range(9)
     ]
-    _, shown, _ = played({"summary": {"max_tokens": 30}}, turns)
+    _, shown, _ = played({"summary": {"max_tokens": 24}}, turns)
     title = "summary:"
     assert block(shown[3], title)[-1] == "look_up(lamp 1): on the shelf by the door K1-155"
     lines = block(shown[-1], title)
