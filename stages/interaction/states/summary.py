@@ -30,8 +30,8 @@ class Summary:
 
     def reset(self, reset: Reset) -> None:
         """Forget everything and start an episode."""
+        self._withdraw()
         self._goal, self._text, self._by, self._merged = reset.goal, "", "", 0
-        self._written = None
         self._waiting.clear()
 
     def update(self, turn: Turn) -> None:
@@ -64,13 +64,17 @@ class Summary:
 
     def _take_over(self, text: str, turns: int, writer: str) -> None:
         """What the record says; in play it says what is known."""
-        if self._written is not None:
-            self._written.withdraw()
-            self._written = None
+        self._withdraw()
         while self._merged < turns and self._waiting:
             self._waiting.popleft()
             self._merged += 1
         self._text, self._by = text, writer
+
+    def _withdraw(self) -> None:
+        """What was asked of the writer is not wanted any more."""
+        if self._written is not None:
+            self._written.withdraw()
+            self._written = None
 
     def _now(self) -> str:
         if self._written is not None:
