@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from stages.interaction.generation import Policy, Request
@@ -113,7 +114,8 @@ def by_rules(merge: Merge, meter: Meter) -> str:
     return _shortened(lines, merge.budget, meter)
 
 
-class _Done(NamedTuple):
+@dataclass
+class _Done:
     result: str
     writer: str = RULES
 
