@@ -101,7 +101,7 @@ def shown_facts(**options: Any) -> tuple[list[str], Any]:
     state = build_state({"tool_prompt": "none", "exchanges": 1, "facts": facts}, count_words)
     state.reset(RESET)
     state.update(Turn(0, (), Action("look"), ({"role": "tool", "content": TEXT},)))
-    state.update(called(1, "look", "a", "red"))
+    state.update(Turn(1, (), Action("")))  # says nothing that would replace what was found
     return block(state.render(), "facts:"), state.produced().get("facts")
 
 

@@ -29,7 +29,8 @@ class EntityModel:
 
     def find(self, text: str) -> list[tuple[str, str]]:
         """(label and name, nothing): every name is a fact of its own."""
-        found = [row for row in self._find(text) if row["score"] >= LEAST_SCORE]
+        rows = self._find(text) if text else []
+        found = [row for row in rows if row["score"] >= LEAST_SCORE]
         names = [f"{row['entity_group']}: {str(row['word']).strip()}" for row in found]
         return [(name, "") for name in dict.fromkeys(names)]
 
@@ -49,7 +50,8 @@ class AnswerModel:
 
     def find(self, text: str) -> list[tuple[str, str]]:
         """(question, answer) where the text holds one; a newer answer replaces an older."""
-        answers = ((question, self._answer(question, text)) for question in self._questions)
+        asked = self._questions if text else ()
+        answers = ((question, self._answer(question, text)) for question in asked)
         return [(question, answer) for question, answer in answers if answer]
 
     def _answer(self, question: str, text: str) -> str:
@@ -70,8 +72,7 @@ class AnswerModel:
         score, first, last = max(spans, default=(0.0, 0, 0))
         if score < LEAST_SCORE:
             return ""
-        piece = ids.char_to_token and (ids.token_to_chars(first), ids.token_to_chars(last))
-        return text[piece[0].start : piece[1].end].strip()
+        return text[ids.token_to_chars(first).start : ids.token_to_chars(last).end].strip()
 
 
 def load_extractor(source: str, identity: str, questions: Sequence[str]) -> Any:
