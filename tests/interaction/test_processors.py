@@ -227,7 +227,7 @@ def test_no_budget_is_ever_exceeded(tokens: Any) -> None:
         "日本",
     ]
     shown = overflows = 0
-    for _ in range(60):
+    for _ in range(30):
         budgets = {name: draw.randint(16, 80) for name in ALL if draw.random() < 0.7}
         whole = sum(budgets.values()) + draw.randint(64, 300)
         options = {name: {**ALL[name], "max_tokens": n} for name, n in budgets.items()}
@@ -255,7 +255,7 @@ def test_no_budget_is_ever_exceeded(tokens: Any) -> None:
                 text = piece.render("and the old lamp K7-331?")
                 assert meter(text) <= budgets[piece.name], (piece.name, text)
                 shown += bool(text)
-    assert shown > 300 and overflows < 120
+    assert shown > 150 and overflows < 60
 
 
 def test_pieces_make_room_before_an_episode_ends() -> None:
