@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def _check_shape(config: Any, start: Path) -> None:
     from peft import LoraConfig
 
     theirs = LoraConfig.from_pretrained(str(start))
-    names = {
+    names: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "rank": ("r", int),
         "alpha": ("lora_alpha", float),
         "target_modules": ("target_modules", sorted),

@@ -122,6 +122,28 @@ def new_reward_model(
     return model
 
 
+def stored_dtype(path: str | Path) -> str:
+    """The type that the weights of a folder or hub id are kept in, by its config."""
+    from transformers import AutoConfig
+
+    kept = getattr(AutoConfig.from_pretrained(_source(path)), "dtype", None)
+    return str(kept or "float32").removeprefix("torch.")
+
+
+def load_trunk(path: str | Path) -> Any:
+    """The model below all heads, in float32; adapters are merged into their base.
+
+    Raises OSError, ValueError or UsageError for what is none.
+    """
+    from transformers import AutoModel
+
+    _, start = _base_and_start(path)
+    if start is None:
+        return AutoModel.from_pretrained(path, dtype=_dtype("float32"))
+    model = load_reward_model(path, dtype="float32") if saved_heads(start) else load_actor(path)
+    return model.base_model
+
+
 def padding_id(tokenizer: Any) -> int:
     """What to fill short rows with: the pad token, else eos, else 0. Masks say what counts."""
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -221,10 +243,9 @@ def _load_merged(
     architecture: Any, path: str | Path, dtype: str, **options: Any
 ) -> tuple[Any, set[str]]:
     """As ``_load``, with adapters merged (in float32) into their base; their heads lack nothing."""
-    base = adapter_base(path)
-    if base is None:
-        return _load(architecture, path, dtype=_dtype(dtype), **options)
     base, start = _base_and_start(path)
+    if start is None:
+        return _load(architecture, path, dtype=_dtype(dtype), **options)
     kept = set(saved_heads(start))
     fitting = {"num_labels": 1} if kept else {}
     model, missing = _load(architecture, base, dtype=_dtype("float32"), **(fitting | options))
@@ -254,8 +275,6 @@ def _base_and_start(path: str | Path) -> tuple[str, Path | None]:
             f"The adapters of {path} need the model {base}, which is not there; put it back, or "
             f"name its new place in {Path(path) / ADAPTER_CONFIG}."
         )
-    if adapter_base(base) is not None:
-        raise UsageError(f"{path} holds adapters over adapters ({base}); merge those first.")
     return base, Path(path)
 
 

@@ -31,6 +31,7 @@ _OURS = (
     "num_train_epochs",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
+    "activation_checkpointing",
     "gradient_checkpointing",
     "bf16",
     "learning_rate",
@@ -197,6 +198,7 @@ def training_arguments(
             why = "is set by the recipe's own keys" if name in _OURS else "is unknown to TRL"
             raise UsageError(f"{section}.trainer.{name} {why} ({kind.__name__}); leave it out.")
     common = {
+        "gradient_checkpointing": None,  # the old name; transformers 5 mirrors the new one
         "train_sampling_strategy": "sequential",
         "logging_steps": LOG_EVERY,
         "save_strategy": "steps",

@@ -278,7 +278,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
         logging_steps=min(LOG_EVERY, steps),
         save_steps=section.checkpoint_every or max(steps // 4, 1),
         bf16=autocast,
-        gradient_checkpointing=recipe.model.activation_checkpointing,
+        activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
     )

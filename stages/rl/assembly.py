@@ -117,7 +117,7 @@ def build_models(recipe: Recipe, sft: Path, tokenizer: Any) -> tuple[Any, Any | 
     dtype, _ = precision(section.dtype, adapters=section.lora is not None)
     actor = load_trained_actor(sft, section, dtype=dtype, tokenizer=tokenizer, reference=True)
     if section.activation_checkpointing:
-        actor.gradient_checkpointing_enable()
+        actor.activation_checkpointing_enable()
     if section.lora is None:
         return actor, load_actor(sft, dtype=dtype).requires_grad_(False)
     if recipe.rl.actor.lora_layers is not None:

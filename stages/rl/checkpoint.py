@@ -1,8 +1,8 @@
 """The full state of an RL run on disk, written under a temporary name and renamed.
 
 Resume is not warm start: weights (of an actor with adapters only these), optimizer moments,
-schedule, critic, target network, counters all come back; random numbers are keyed and need no saving; the pool's episodes have files of their
-own, its priorities are here.
+schedule, critic, target network, counters all come back; random numbers are keyed and need no
+saving; the pool's episodes have files of their own, its priorities are here.
 """
 
 from __future__ import annotations

@@ -108,7 +108,17 @@ def demonstration(row: Row) -> ActorRow:
     """A row of stage 1: its replies are the actions, nothing was sampled."""
     ids, mask = torch.tensor(row.input_ids), torch.tensor(row.action_mask, dtype=torch.bool)
     nothing = torch.zeros(len(ids))
-    return ActorRow(ids, mask, *[nothing] * 5, mask.long() - 1, episode=0)
+    return ActorRow(
+        ids=ids,
+        mask=mask,
+        behaviour=nothing,
+        weight=nothing,
+        advantage=nothing,
+        reference=nothing,
+        returns=nothing,
+        turn=mask.long() - 1,
+        episode=0,
+    )
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:

@@ -151,7 +151,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         logging_steps=min(LOG_EVERY, section.steps),
         save_steps=section.checkpoint_every or max(section.steps // 4, 1),
         bf16=autocast,
-        gradient_checkpointing=recipe.model.activation_checkpointing,
+        activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
     )
