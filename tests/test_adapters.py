@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     sft = made.aac("sft", "sft")
     made.aac("train-reward", "reward", "--sft", sft)
     reward = ("--reward", made.root / "reward")
-    made.rl("rl", *reward, rl__rewards__reward_model=0.5, rl__iterations=2)
+    made.rl("rl", *reward, rl__rewards__reward_model=0.5, rl__actor__learning_rate=0.01)
     return made
 
 
@@ -121,8 +121,9 @@ def test_a_whole_model_can_go_on_from_adapters_and_adapters_from_a_whole_model(
     assert over_full[0]["actor/kl"] == pytest.approx(0, abs=1e-6)
     base = read_manifest(world.root / "over-full").base["path"]
     assert base == str((world.root / "sft-full").resolve())
-    trunk = world.rl("trunk", rl__critic__kind="advantage", rl__critic__trunk="actor")
-    assert "critic/loss" in trunk[-1]
+    advantage = {"rl__critic__kind": "advantage", "rl__critic__trunk": "actor"}
+    trunk = world.rl("trunk", rl__iterations=1, **advantage)
+    assert any(name.startswith("critic/") for name in trunk[-1])
 
 
 def test_a_killed_run_resumes_to_the_same_adapters(
@@ -218,7 +219,8 @@ def test_upper_layers_only(world: World) -> None:
 
 
 def test_a_shared_value_head_learns_beside_the_adapters(world: World) -> None:
-    found = world.rl("shared", rl__critic={"trunk": "shared", "warm_up": {"max_iterations": 0}})
+    critic = {"trunk": "shared", "view": "symmetric", "warm_up": {"max_iterations": 0}}
+    found = world.rl("shared", rl__critic=critic)
     assert all("critic/loss" in row for row in found)
     names = set(tensors(world.root / "shared"))
     assert all(".lora_" in name for name in names)

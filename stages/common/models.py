@@ -212,16 +212,15 @@ def save_folder(
     ``state_dict``: weights gathered elsewhere (sharded training).
     """
     _set_generation(model, tokenizer)
+    text = card or f"Trained with aac. Architecture: {type(model).__name__}."
     if has_adapters(model):
         save_adapters(model, path, state_dict)
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(path)
-        name = f"LoRA adapters over {adapter_base(path)}"
+        text += f" LoRA adapters over {adapter_base(path)}; aac export merges them."
     else:
         model.save_pretrained(path, state_dict=state_dict)
-        name = type(model).__name__
     tokenizer.save_pretrained(path)
-    text = card or f"Trained with aac. Architecture: {name}."
     (path / "README.md").write_text(f"---\nlibrary_name: transformers\n---\n\n{text}\n", "utf-8")
 
 
