@@ -25,9 +25,10 @@ def _lines(recipe: Recipe, content: Mapping[str, Any]) -> Iterator[str]:
     for known in walk(Recipe, recipe):
         indent = "  " * (len(known.path) - 1)
         comment = " ".join((known.field.description or "").split())
-        is_section = section_of(known.field.annotation, known.value) is not None
-        if is_section and known.value is None:
-            continue
+        if _at(content, known.path[:-1]) is None:
+            continue  # a key of a section that is not there
+        section = section_of(known.field.annotation, known.value)
+        is_section = None not in (section, known.value)
         value = "" if is_section else " " + _flow(_at(content, known.path))
         line = f"{indent}{known.path[-1]}:{value}"
         yield f"{line:<{_COLUMN}}  # {comment}" if comment else line
@@ -41,5 +42,5 @@ def _flow(value: Any) -> str:
 
 def _at(content: Any, path: tuple[str, ...]) -> Any:
     for part in path:
-        content = content[part]
+        content = None if content is None else content[part]
     return content

@@ -45,7 +45,7 @@ def test_copies_are_of_the_type_that_was_asked_for_and_near_the_actor() -> None:
             for dtype in ("float32", "float16", "bfloat16", "int8")
         }
     assert off["float32"] == 0 < off["float16"] < off["bfloat16"]
-    assert 0 < off["int8"] < 0.2
+    assert 0 < off["int8"] < 0.5
     assert cheaper(actor, "bfloat16").dtype == torch.bfloat16
     quantised = cheaper(actor, "int8")
     kinds = {type(m).__module__ for m in quantised.modules() if type(m).__name__ == "Linear"}
