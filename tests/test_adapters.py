@@ -157,6 +157,7 @@ def test_a_killed_run_resumes_to_the_same_adapters(
         }
 
 
+@pytest.mark.full
 def test_a_killed_sft_resumes_to_the_same_adapters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

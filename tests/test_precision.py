@@ -9,37 +9,34 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from tests.adapted import LORA, World, tensors
+
+SLOW_WHOLE = [pytest.param(None, marks=pytest.mark.full, id="whole"), pytest.param(LORA, id="lora")]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """An SFT actor of whole float32 weights, and one computed in bfloat16."""
-    made = World(tmp_path_factory.mktemp("precision"))
-    made.aac("sft", "sft")
-    made.aac("sft", "sft-half", model__dtype="bfloat16")
-    return made
+    """A recipe and its data; nothing is trained yet."""
+    return World(tmp_path_factory.mktemp("precision"))
 
 
 @pytest.fixture
 def layers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How often a decoder layer ran in training, and in which types."""
+    """How often a layer's MLP ran in training, and in which types."""
     seen: dict[str, Any] = {"runs": 0, "weights": set(), "states": set()}
-    real = LlamaDecoderLayer.forward
+    real = LlamaMLP.forward
 
-    def counted(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        learns = self.training and torch.is_grad_enabled()
-        seen["runs"] += learns  # before the call: a recomputation stops where it has enough
-        out = real(self, hidden_states, *args, **kwargs)
-        if learns:
-            learning = [p for p in self.parameters() if p.requires_grad]
-            seen["weights"] |= {p.dtype for p in learning}
-            seen["states"] |= {self.mlp.down_proj(torch.zeros(1, 64)).dtype}
+    def watched(self: Any, states: Any) -> Any:
+        out = real(self, states)
+        if self.training and torch.is_grad_enabled():
+            seen["runs"] += 1
+            seen["weights"] |= {p.dtype for p in self.parameters() if p.requires_grad}
+            seen["states"] |= {out.dtype}
         return out
 
-    monkeypatch.setattr(LlamaDecoderLayer, "forward", counted)
+    monkeypatch.setattr(LlamaMLP, "forward", watched)
     return seen
 
 
@@ -77,7 +74,7 @@ def test_bfloat16_learns_in_float32(world: World, layers: dict[str, Any], lora: 
     AutoModelForCausalLM.from_pretrained(world.root / f"rl-{name}")
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "lora"])
+@pytest.mark.parametrize("lora", SLOW_WHOLE)
 def test_activation_checkpointing_computes_twice_and_changes_nothing(
     world: World, layers: dict[str, Any], lora: Any
 ) -> None:
@@ -118,7 +115,7 @@ def test_activation_checkpointing_gives_equal_gradients() -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "lora"])
+@pytest.mark.parametrize("lora", SLOW_WHOLE)
 def test_the_output_layer_sees_action_positions_only(
     world: World, monkeypatch: pytest.MonkeyPatch, lora: Any
 ) -> None:
