@@ -29,9 +29,10 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     real = LlamaMLP.forward
 
     def watched(self: Any, states: Any) -> Any:
+        learns = self.training and torch.is_grad_enabled()
+        seen["runs"] += learns  # before the call: a recomputation stops where it has enough
         out = real(self, states)
-        if self.training and torch.is_grad_enabled():
-            seen["runs"] += 1
+        if learns:
             seen["weights"] |= {p.dtype for p in self.parameters() if p.requires_grad}
             seen["states"] |= {out.dtype}
         return out
