@@ -15,6 +15,7 @@ from aacli import (
     doctor,
     env,
     evaluate,
+    export,
     plan,
     recipes,
     rl,
@@ -53,7 +54,8 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, plan, env, recipes, doctor,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, export, plan, env, recipes,
+    doctor,
 ):  # fmt: skip
     module.register(app)
 

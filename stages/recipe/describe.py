@@ -45,5 +45,5 @@ def _flow(value: Any) -> str:
 
 def _at(content: Any, path: tuple[str, ...]) -> Any:
     for part in path:
-        content = content[part]
+        content = None if content is None else content[part]
     return content

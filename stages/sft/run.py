@@ -136,7 +136,9 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
     from stages.sft.trainer import sft_config
 
     section = recipe.sft
-    rate = section.learning_rate or default_learning_rate("sft", count_parameters(model))
+    rate = section.learning_rate or default_learning_rate(
+        "sft", count_parameters(model), adapters=recipe.model.lora is not None
+    )
     return sft_config(
         folder.checkpoints,
         extra=section.trainer,
@@ -150,6 +152,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         logging_steps=min(LOG_EVERY, section.steps),
         save_steps=section.checkpoint_every or max(section.steps // 4, 1),
         bf16=autocast,
+        activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
     )
@@ -176,13 +179,13 @@ def _counts(examples: list[Example], rows: SftRows) -> dict[str, Any]:
 
 def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
     """(model, tokenizer, train in bf16 autocast?)"""
-    from stages.common.models import count_parameters, load_actor, load_tokenizer
+    from stages.common.models import count_parameters, load_tokenizer, load_trained_actor
     from stages.common.trl_trainer import precision
 
     section = recipe.model
     tokenizer = load_tokenizer(section.actor, section.chat_template)
-    weights, autocast = precision(section.dtype)
-    model = load_actor(section.actor, dtype=weights, frozen=section.frozen, tokenizer=tokenizer)
+    weights, autocast = precision(section.dtype, adapters=section.lora is not None)
+    model = load_trained_actor(section.actor, section, dtype=weights, tokenizer=tokenizer)
     for line in advice(recipe, count_parameters(model), "sft"):
         warn(line)
     return model, tokenizer, autocast
