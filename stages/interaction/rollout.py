@@ -53,7 +53,7 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     episode (``Trajectory.error``); one of the policy, or an AacError, ends the collection. The
     ``crew`` carries out the environments' calls; without one they follow one another.
     """
-    crew = crew or Crew()
+    crew, on_episode = crew or Crew(), on_episode or _ignored
     numbers = range(len(tasks)) if indices is None else indices
     waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
     done: dict[int, Trajectory] = {}
@@ -63,32 +63,47 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     try:
         while waiting or running:
             fresh: list[_Episode] = []
-            while waiting and len(running) < parallel:
+            for _ in range(min(len(waiting), parallel - len(running))):
                 place, task, number = waiting.pop()
                 seat = seats.pop() if seats else _Seat(make_environment, make_state)
-                record = Trajectory(task.id, task.kind, task.group, "", key=(*key, number))
-                record = replace(record, actor_version=actor_version)
-                running.append(_Episode(place, task, seat, rules, record))
-                fresh.append(running[-1])
-            for episode, reset in zip(fresh, crew.each([e.reset for e in fresh]), strict=True):
-                episode.open(reset)
+                record = _record(task, (*key, number), actor_version)
+                fresh.append(_Episode(place, task, seat, rules, record))
+            running += fresh
+            _open(fresh, crew)
             acted = _tick(running, policy, greedy, crew)
             _go_on([episode for episode in acted if not episode.finished], reviewer)
-            for episode in [e for e in running if e.finished]:
-                running.remove(episode)
+            for episode in _ended(running):
                 seats.append(episode.seat)
                 done[episode.place] = episode.trajectory()
-                if on_episode is not None:
-                    on_episode(done[episode.place])
+                on_episode(done[episode.place])
     finally:
         for seat in [*seats, *(episode.seat for episode in running)]:
             seat.close()
     return [done[place] for place in range(len(tasks))]
 
 
-def _tick(
-    running: Sequence[_Episode], policy: Policy, greedy: bool, crew: Crew
-) -> list[_Episode]:
+def _ignored(_: Trajectory) -> None:
+    """Nobody wants to know of single episodes."""
+
+
+def _record(task: Task, key: tuple[int, ...], actor_version: int) -> Trajectory:
+    return Trajectory(task.id, task.kind, task.group, "", key=key, actor_version=actor_version)
+
+
+def _ended(running: list[_Episode]) -> list[_Episode]:
+    """The episodes that are over; they are running no more."""
+    ended = [episode for episode in running if episode.finished]
+    running[:] = [episode for episode in running if not episode.finished]
+    return ended
+
+
+def _open(fresh: Sequence[_Episode], crew: Crew) -> None:
+    """Start episodes in their environments."""
+    for episode, reset in zip(fresh, crew.each([e.reset for e in fresh]), strict=True):
+        episode.open(reset)
+
+
+def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool, crew: Crew) -> list[_Episode]:
     """One decision of every episode that still wants one; returns those."""
     asking = [(episode, request) for episode in running if (request := episode.request())]
     if not asking:

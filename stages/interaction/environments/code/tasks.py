@@ -29,7 +29,7 @@ Case = list[Any]
 
 
 def generate(options: CodeOptions, split: str, count: int, seed: int) -> list[Task]:
-    """``count`` distinct tasks of a split; templates in turn, so that small samples are balanced."""
+    """``count`` distinct tasks of a split; templates in turn, so that few are balanced."""
     return distinct(_draws(options, split, seed), split, count)
 
 

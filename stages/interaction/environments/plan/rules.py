@@ -80,9 +80,7 @@ def _first_day(project: Project, plan: Plan, name: str) -> int:
 
 
 def _room(project: Project, plan: Plan, day: int) -> int:
-    busy = (
-        project.steps[n].workers for n in plan if plan[n] <= day <= last_day(project, plan, n)
-    )
+    busy = (project.steps[n].workers for n in plan if plan[n] <= day <= last_day(project, plan, n))
     return project.workers - sum(busy)
 
 

@@ -32,9 +32,7 @@ class Company:
         rng = random.Random(f"company/{seed}")
         names = rng.sample(REGIONS, regions)
         figures = [rng.sample(range(11, 99), regions * len(QUARTERS)) for _ in "sc"]
-        sales, costs = (
-            {r: row[4 * i : 4 * i + 4] for i, r in enumerate(names)} for row in figures
-        )
+        sales, costs = ({r: row[4 * i : 4 * i + 4] for i, r in enumerate(names)} for row in figures)
         return cls(sales, costs, dict(zip(names, rng.sample(MANAGERS, regions), strict=True)))
 
     def documents(self, seed: int) -> dict[str, str]:
@@ -80,7 +78,8 @@ def pose(kind: str, company: Company, rng: random.Random) -> dict[str, Any]:
         return _posed(text, sales[region][last - 1] - sales[region][first - 1], needed)
     if kind == "highest":
         best = max(sales, key=lambda name: sales[name][quarter - 1])
-        text = f"Which of the regions {', '.join(sales)} had the highest sales in quarter {quarter}?"
+        names = ", ".join(sales)
+        text = f"Which of the regions {names} had the highest sales in quarter {quarter}?"
         return _posed(text, best, [report_name(name, quarter) for name in sales])
     manager = company.managers[region]
     text = f"What were the sales in quarter {quarter} of the region that {manager} manages?"

@@ -20,7 +20,7 @@ from typing import Any
 
 STDLIB = os.path.dirname(os.path.abspath(json.__file__)).rsplit(os.sep, 1)[0]
 _LINUX = sys.platform == "linux"
-_LIBC = ctypes.CDLL(None, use_errno=True) if _LINUX else None
+_LIBC: Any = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 _PDEATHSIG, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 22, 36, 38
 
 _DENIED = {

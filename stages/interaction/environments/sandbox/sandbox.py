@@ -72,14 +72,18 @@ class Sandbox:
         function: str = "",
         calls: Sequence[Sequence[Any]] = (),
     ) -> Outcome:
-        """Run ``program``, then ``code`` in the same names, then ``function`` on each argument list.
+        """Run ``program``, then ``code`` in the same names, then ``function`` on each call's list.
 
         Raises SandboxError if the sandbox itself fails.
         """
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="aac-")
             _SERVERS.enter()
-        request = {"program": _plain(program), "code": _plain(code), "function": function}
+        request: dict[str, Any] = {
+            "program": _plain(program),
+            "code": _plain(code),
+            "function": function,
+        }
         request |= {"calls": [list(call) for call in calls], "folder": self._folder.name}
         reply = _SERVERS.ask(request | asdict(self.limits), self.limits.wall_s + _GRACE_S)
         lines = str(reply["results"]).split("\n")[:-1]
@@ -170,7 +174,8 @@ def _exchange(
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps(request).encode() + b"\n")
         server.stdin.flush()
-        return json.loads(server.stdout.readline())  # type: ignore[no-any-return]
+        reply: Mapping[str, Any] = json.loads(server.stdout.readline())
+        return reply
     except (OSError, ValueError):
         raise SandboxError("the process that runs programs died") from None
     finally:
@@ -181,7 +186,8 @@ def _exchange(
 def _stop(server: subprocess.Popen[bytes]) -> None:
     for stream in (server.stdin, server.stdout):
         with suppress(OSError):
-            stream.close()  # type: ignore[union-attr]
+            if stream is not None:
+                stream.close()
     try:
         server.wait(_GRACE_S)
     except subprocess.TimeoutExpired:

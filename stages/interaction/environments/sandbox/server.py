@@ -7,6 +7,7 @@ Requests and replies are single JSON lines; the end of the requests ends the ser
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -17,17 +18,20 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import prison  # type: ignore[import-not-found]  # noqa: E402 (beside this file, no package)
+import prison  # type: ignore[import-not-found]
 
-# What programs usually import is loaded once, before the walls are up.
-import bisect, collections, copy, dataclasses, datetime, decimal, fractions, functools  # noqa: E401, E402, F401, I001
-import heapq, itertools, math, operator, random, re, statistics, string, typing  # noqa: E401, E402, F401
-
+_USUAL = (
+    "bisect collections copy dataclasses datetime decimal fractions functools heapq itertools math "
+    "operator random re statistics string typing"
+)
+"""What programs usually import is loaded once, before the walls are up."""
 _CHUNK = 65_536
 
 
 def main() -> None:
     """Answer requests until there are no more."""
+    for name in _USUAL.split():
+        importlib.import_module(name)
     prison.adopt_orphans()
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -40,7 +44,7 @@ def main() -> None:
 
 
 def _line(stream: Any) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     while not parts or not parts[-1].endswith(b"\n"):
         part = stream.readline()
         if not part:
@@ -76,7 +80,7 @@ def supervise(request: dict[str, Any], requests: int) -> dict[str, Any]:
 
 
 def _listen(texts: dict[int, bytearray], requests: int, limit: int, deadline: float) -> str:
-    """Read what the child writes; why that ended: ``done``, ``wall``, ``output`` or ``orphaned``."""
+    """Read what the child writes until ``done``, ``wall`` (time), ``output`` or ``orphaned``."""
     open_pipes = set(texts)
     while open_pipes:
         left = deadline - time.monotonic()
@@ -173,8 +177,8 @@ def _described(error: BaseException, source: str) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     words = error.msg if isinstance(error, SyntaxError) else str(error)
-    where = f" (line {line})" if line else ""
-    return f"{type(error).__name__}: {words[:300]}{where}" if words else f"{type(error).__name__}{where}"
+    told = f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
+    return f"{told} (line {line})" if line else told
 
 
 if __name__ == "__main__":

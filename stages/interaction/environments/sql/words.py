@@ -12,10 +12,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 """Strings and comments (no group), names in any of SQLite's quotes, bare words."""
-_RESERVED = frozenset(
-    "all and as between case distinct else from group in is join limit not null on or order select "
-    "then union using when where".split()
+_RESERVED_WORDS = (
+    "all and as between case distinct else from group in is join limit not null on or order "
+    "select then union using when where"
 )
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 """Bare words that can be no names."""
 
 
