@@ -7,7 +7,7 @@ episodes are admitted in task order, by counts, and every turn's random numbers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
@@ -49,27 +49,25 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     ``reviewer`` is asked after every tick, for all episodes that go on; its words are stored on
     the turn. ``max_turns`` is the environment's own unless given. ``indices`` are the episodes'
     numbers in their keys (their positions in ``tasks`` unless given: a process that plays a share
-    of an iteration passes the numbers of its share). An exception of an environment drops its
-    episode (``Trajectory.error``); one of the policy, or an AacError, ends the collection. The
-    ``crew`` carries out the environments' calls; without one they follow one another.
+    of an iteration passes its numbers). The ``crew`` carries out the environments' calls. What an
+    environment raises drops its episode (``Trajectory.error``); the policy's errors and any
+    AacError end the collection.
     """
     crew, on_episode = crew or Crew(), on_episode or _ignored
     numbers = range(len(tasks)) if indices is None else indices
     waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
     done: dict[int, Trajectory] = {}
-    running: list[_Episode] = []
-    seats: list[_Seat] = []
+    running, fresh, seats = list[_Episode](), list[_Episode](), list[_Seat]()
     rules = _Rules(reward_functions, max_turns)
     try:
         while waiting or running:
-            fresh: list[_Episode] = []
-            for _ in range(min(len(waiting), parallel - len(running))):
-                place, task, number = waiting.pop()
+            fresh = []
+            for place, task, number in _taken(waiting, parallel - len(running)):
                 seat = seats.pop() if seats else _Seat(make_environment, make_state)
                 record = _record(task, (*key, number), actor_version)
                 fresh.append(_Episode(place, task, seat, rules, record))
             running += fresh
-            _open(fresh, crew)
+            _start(fresh, crew)
             acted = _tick(running, policy, greedy, crew)
             _go_on([episode for episode in acted if not episode.finished], reviewer)
             for episode in _ended(running):
@@ -77,13 +75,17 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
                 done[episode.place] = episode.trajectory()
                 on_episode(done[episode.place])
     finally:
-        for seat in [*seats, *(episode.seat for episode in running)]:
-            seat.close()
+        _close_all([*seats, *(episode.seat for episode in running)])
     return [done[place] for place in range(len(tasks))]
 
 
 def _ignored(_: Trajectory) -> None:
     """Nobody wants to know of single episodes."""
+
+
+def _taken(waiting: list[Any], count: int) -> list[Any]:
+    """Up to ``count`` of those who wait, last first."""
+    return [waiting.pop() for _ in range(min(len(waiting), count))]
 
 
 def _record(task: Task, key: tuple[int, ...], actor_version: int) -> Trajectory:
@@ -97,10 +99,15 @@ def _ended(running: list[_Episode]) -> list[_Episode]:
     return ended
 
 
-def _open(fresh: Sequence[_Episode], crew: Crew) -> None:
+def _start(fresh: Sequence[_Episode], crew: Crew) -> None:
     """Start episodes in their environments."""
     for episode, reset in zip(fresh, crew.each([e.reset for e in fresh]), strict=True):
         episode.open(reset)
+
+
+def _close_all(seats: Iterable[_Seat]) -> None:
+    for seat in seats:
+        seat.close()
 
 
 def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool, crew: Crew) -> list[_Episode]:
