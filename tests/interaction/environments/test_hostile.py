@@ -65,6 +65,7 @@ CODE = [
     ("open('../aac-evil', 'w')", "out of reach"),
     ("import os\nos.mkdir('/tmp/aac-evil')", "out of reach"),
     ("import os\nos.rename('/etc/hostname', 'x')", "out of reach"),
+    ("import os\nopen('a', 'w')\nos.rename('a', '/tmp/aac-evil')", "out of reach"),
     ("import os\nos.symlink('/etc', 'etc')", "links are not available"),
     ("print(open('/etc/passwd').read())", "cannot be read"),
     ("print(open('/proc/self/environ').read())", "cannot be read"),

@@ -31,7 +31,7 @@ _DENIED = {
     "escape": (109, 112, 155, 157, 160, 161, 165, 166, 272, 302, 308, 321, 425, 426, 427, 428),
     "kernel": (103, 169, 175, 176, 246, 248, 249, 250, 304, 313, 320),
     "what outlives a process": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 240, 241),
-    "file systems": (83 + 50, 259, 429, 430, 432, 442),  # mknod mknodat open_tree fsopen ...
+    "file systems": (133, 259, 429, 430, 432, 442),  # mknod mknodat open_tree fsopen ...
 }
 """System calls of x86-64 that fail with EPERM; the numbers never change."""
 _X86_64, _ALLOW, _EPERM, _KILL = 0xC000003E, 0x7FFF0000, 0x00050001, 0x80000000
@@ -136,6 +136,7 @@ _FORBIDDEN = {
     "shutil.chown": "owners stay as they are",
 }
 _PATHS = ("open", "os.", "shutil.", "glob.", "tempfile.", "pathlib.", "sqlite3.", "dbm.")
+_TWO_PATHS = ("os.rename", "shutil.move", "shutil.copyfile", "shutil.copytree", "shutil.copymode")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -166,7 +167,8 @@ def _guard(folder: str, files: int) -> Any:
         if event == "open" and (opened := opened + 1) > files:
             raise check(f"at most {files} files may be written")
         reads = event in ("os.listdir", "os.scandir", "os.getxattr")
-        if not within(arguments[0], (folder, STDLIB) if reads else (folder,)):
+        paths = arguments[:2] if event in _TWO_PATHS else arguments[:1]
+        if not all(within(path, (folder, STDLIB) if reads else (folder,)) for path in paths):
             raise check("files outside the folder are out of reach")
 
     return hook
