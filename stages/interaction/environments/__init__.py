@@ -42,7 +42,7 @@ def make_environment(options: EnvironmentOptions) -> Environment:
             f"unknown environment {options.name!r}; expected one of {', '.join(ENVIRONMENTS)}"
         )
     environment: Environment = ENVIRONMENTS[options.name][1](options)
-    if options.workers and options.isolation == "process":
+    if getattr(options, "workers", 0) and options.isolation == "process":
         return RemoteEnvironment(options, environment)
     return environment
 

@@ -100,7 +100,7 @@ class RemoteEnvironment:
         self._folder = tempfile.mkdtemp(prefix="aac-")
         options = self._options.model_dump_json()
         self._process = context.Process(
-            target=_serve, args=(there, self.name, options, self._folder), daemon=True
+            target=_serve, args=(there, self._options.name, options, self._folder), daemon=True
         )
         self._process.start()
         there.close()
