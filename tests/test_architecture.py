@@ -122,7 +122,7 @@ KNOWS_RECIPE = {
 }
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8
 # The rollout is where environments, states, policy and rewards meet: all by keyword.
-MANY_PARAMETERS = {"stages.interaction.rollout.collect": 13}
+MANY_PARAMETERS = {"stages.interaction.rollout.collect": 14}
 
 
 def below(name: str, parents: set[str] | tuple[str, ...]) -> bool:

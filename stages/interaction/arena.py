@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
+from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Demonstrator, Environment, Task
@@ -89,6 +90,7 @@ class Arena:
                 greedy=greedy,
                 actor_version=actor_version,
                 on_episode=lambda _: advance(),
+                crew=self.crew(),
             )
 
     def demonstrate(
@@ -103,7 +105,15 @@ class Arena:
                 seed=seed,
                 parallel=self.parallel,
                 on_episode=lambda _: advance(),
+                crew=self.crew(),
             )
+
+    def crew(self) -> Crew:
+        """As many steps at once as the environment's options say."""
+        options = self.environment
+        # An instance in a process of its own is timed there, from when it is asked.
+        timed = getattr(options, "isolation", "process") == "thread"
+        return Crew(getattr(options, "workers", 0), options.step_timeout_s if timed else None)
 
     def has_expert(self) -> bool:
         """Whether the environment demonstrates."""

@@ -58,6 +58,8 @@ class Player:
         self.sampler = build_sampler(recipe, actor, tokenizer)
         arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
         self.arena = arena.served(arena.state, reviewer)
+        self.dropped: list[Trajectory] = []
+        """Episodes of the latest iteration that the machinery dropped."""
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
         self.arena.tasks("train", 1, recipe.seed)
         self.validation = self.arena.tasks(
@@ -84,7 +86,9 @@ class Player:
         tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
         repeated = [task for task in tasks for _ in range(each)]
         policy = self.sampler.policy(version).at(temperature_at(self.recipe.rl, version))
-        return kept(self.play(repeated, policy, key=key, version=version))
+        played = self.play(repeated, policy, key=key, version=version)
+        self.dropped = [episode for episode in played if episode.error is not None]
+        return kept(played)
 
     def evaluate(self, version: int) -> list[Trajectory]:
         """Validation tasks, the same each time. RunError if all episodes were dropped."""

@@ -182,9 +182,8 @@ class Session:
         return self.learner.turn_log_ratios(episodes, self._temperature)
 
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        dropped = self.recipe.rl.episodes - len(episodes)
-        figures = episode_metrics(episodes, self.rewarding.mix) | {"dropped": dropped}
-        return rollout_metrics(figures, episodes)
+        played = [*episodes, *self.player.dropped]
+        return rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
 
     def _evaluate(self, iteration: int) -> dict[str, float]:
         """Sampled success on the validation split, the same tasks each time."""

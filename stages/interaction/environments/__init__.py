@@ -8,6 +8,10 @@ from pydantic import Field
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import Environment
+from stages.interaction.environments.code import CodeEnvironment, CodeOptions
+from stages.interaction.environments.plan import PlanEnvironment, PlanOptions
+from stages.interaction.environments.remote import RemoteEnvironment
+from stages.interaction.environments.report import ReportEnvironment, ReportOptions
 from stages.interaction.environments.sql import (
     SessionEnvironment,
     SessionOptions,
@@ -15,23 +19,31 @@ from stages.interaction.environments.sql import (
     SqlOptions,
 )
 
-EnvironmentOptions = Annotated[SqlOptions | SessionOptions, Field(discriminator="name")]
+EnvironmentOptions = Annotated[
+    SqlOptions | SessionOptions | CodeOptions | ReportOptions | PlanOptions,
+    Field(discriminator="name"),
+]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
 
 ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "sql": (SqlOptions, SqlEnvironment),
     "sql-session": (SessionOptions, SessionEnvironment),
+    "code": (CodeOptions, CodeEnvironment),
+    "report": (ReportOptions, ReportEnvironment),
+    "plan": (PlanOptions, PlanEnvironment),
 }
 """Name to (options, environment)."""
 
 
-def make_environment(options: SqlOptions | SessionOptions) -> Environment:
+def make_environment(options: EnvironmentOptions) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
             f"unknown environment {options.name!r}; expected one of {', '.join(ENVIRONMENTS)}"
         )
     environment: Environment = ENVIRONMENTS[options.name][1](options)
+    if getattr(options, "workers", 0) and options.isolation == "process":
+        return RemoteEnvironment(options, environment)
     return environment
 
 
