@@ -8,6 +8,8 @@ from pydantic import Field
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import Environment
+from stages.interaction.environments.human import HumanEnvironment, HumanOptions
+from stages.interaction.environments.service import ServiceEnvironment, ServiceOptions
 from stages.interaction.environments.sql import (
     SessionEnvironment,
     SessionOptions,
@@ -15,17 +17,20 @@ from stages.interaction.environments.sql import (
     SqlOptions,
 )
 
-EnvironmentOptions = Annotated[SqlOptions | SessionOptions, Field(discriminator="name")]
+AnyOptions = SqlOptions | SessionOptions | ServiceOptions | HumanOptions
+EnvironmentOptions = Annotated[AnyOptions, Field(discriminator="name")]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
 
 ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "sql": (SqlOptions, SqlEnvironment),
     "sql-session": (SessionOptions, SessionEnvironment),
+    "service": (ServiceOptions, ServiceEnvironment),
+    "human": (HumanOptions, HumanEnvironment),
 }
 """Name to (options, environment)."""
 
 
-def make_environment(options: SqlOptions | SessionOptions) -> Environment:
+def make_environment(options: AnyOptions) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
