@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stages.common.console import say
+from stages.common.console import show
 
 LEAVE = ("exit", "quit")
 
@@ -14,7 +14,7 @@ class Terminal:
 
     def show(self, text: str) -> None:
         """Show something to the person."""
-        say(text)
+        show(text)
 
     def ask(self, prompt: str = "> ") -> str | None:
         """The next line that is not blank; None at exit, quit or an end of input."""

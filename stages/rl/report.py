@@ -20,6 +20,7 @@ EPISODE_FIGURES = (
     "repeated_calls",
     "loops",
     "dropped",
+    "sick_simulator",
 )
 
 
@@ -27,6 +28,7 @@ def rollout_metrics(figures: Mapping[str, Any], episodes: Sequence[Trajectory]) 
     """``reward/*`` and ``episode/*`` from the figures of ``evaluation.metrics``."""
     metrics = {"reward/total": figures["return"]}
     metrics |= {f"reward/{name}": value for name, value in figures["components"].items()}
+    metrics |= {f"reward/capped_{name}": value for name, value in figures["capped"].items()}
     metrics |= {f"episode/{name}": figures[name] for name in EPISODE_FIGURES}
     metrics["episode/action_tokens"] = float(
         sum(len(turn.action_ids) for e in episodes for turn in e.turns)

@@ -40,4 +40,9 @@ def make_environment(options: AnyOptions) -> Environment:
     return environment
 
 
-__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment"]
+def needs_person(options: object) -> bool:
+    """Whether somebody must sit at the terminal while these options are played."""
+    return bool(getattr(options, "needs_person", False))
+
+
+__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment", "needs_person"]

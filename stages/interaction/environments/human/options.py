@@ -18,3 +18,12 @@ class HumanOptions(BaseModel):
     ask_verdict: bool = Field(
         True, description="Ask the person at the end whether the agent was of help."
     )
+
+    @property
+    def needs_person(self) -> bool:
+        """Always."""
+        return True
+
+    def with_person(self) -> HumanOptions:
+        """Itself."""
+        return self

@@ -101,6 +101,15 @@ class ServiceOptions(_Options):
     user: UserOptions = Field(default_factory=UserOptions, description="The customer.")
     judge: JudgeOptions = Field(default_factory=JudgeOptions, description="The judge.")
 
+    @property
+    def needs_person(self) -> bool:
+        """Whether the customer is the person at the terminal."""
+        return self.user.kind == "human"
+
+    def with_person(self) -> ServiceOptions:
+        """The same desk with the person at the terminal as its customer."""
+        return self.model_copy(update={"user": UserOptions(kind="human")})
+
     @model_validator(mode="after")
     def _known_domains(self) -> Self:
         unknown = sorted(set(self.domains) - set(DOMAINS))
