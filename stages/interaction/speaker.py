@@ -78,9 +78,10 @@ class EndpointSpeaker:
             answer = self._post(json.dumps(body).encode())
             return str(answer["choices"][0]["message"]["content"] or "")
         except (OSError, ValueError, KeyError, IndexError, TypeError) as fault:
+            why = f"{type(fault).__name__}: {fault}"
             raise RunError(
-                f"the endpoint {options.endpoint} gave no message ({type(fault).__name__}: {fault});"
-                " check that it serves /chat/completions, the model's name and the key."
+                f"the endpoint {options.endpoint} gave no message ({why}); check that it serves"
+                " /chat/completions, the model's name and the key."
             ) from None
 
     def _post(self, body: bytes) -> Any:

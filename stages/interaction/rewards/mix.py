@@ -94,13 +94,11 @@ class RewardMix:
         """What each component with a cap of its own lost to it in an episode, where it bit."""
         if not self.caps:
             return {}
-        raw = [self._raw(turn, len(trajectory.turns)) for turn in trajectory.turns]
-        paid = self._capped(trajectory)
-        lost = {
-            name: sum(abs(before[name]) - abs(after[name]) for before, after in zip(raw, paid, strict=True))
-            for name in self.caps
-            if name in self.components
-        }
+        lost = dict.fromkeys(self.caps, 0.0)
+        for turn, paid in zip(trajectory.turns, self._capped(trajectory), strict=True):
+            raw = self._raw(turn, len(trajectory.turns))
+            for name in (name for name in lost if name in raw):
+                lost[name] += abs(raw[name]) - abs(paid[name])
         return {name: value for name, value in lost.items() if value > _ROUNDING}
 
     def totals(self, trajectory: Trajectory) -> list[float]:

@@ -7,10 +7,31 @@ from dataclasses import dataclass
 
 OWNER, STATUS = "owner", "status"
 
-PEOPLE = (
-    "Ada Ben Carla David Emma Felix Grace Hugo Ines Jonas Karin Leo Mara Nina Oscar Paula "
-    "Ruth Simon Tara Victor Wanda Yusuf Zoe"
-).split()  # noqa: SIM905
+PEOPLE = [
+    "Ada",
+    "Ben",
+    "Carla",
+    "David",
+    "Emma",
+    "Felix",
+    "Grace",
+    "Hugo",
+    "Ines",
+    "Jonas",
+    "Karin",
+    "Leo",
+    "Mara",
+    "Nina",
+    "Oscar",
+    "Paula",
+    "Ruth",
+    "Simon",
+    "Tara",
+    "Victor",
+    "Wanda",
+    "Yusuf",
+    "Zoe",
+]
 _CITIES = ("Rome", "Paris", "Oslo", "Lima", "Cairo", "Vienna")
 _SEASONS = ("spring", "summer", "autumn", "winter")
 

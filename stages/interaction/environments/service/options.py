@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -61,7 +61,8 @@ class UserOptions(_Options):
 
     @model_validator(mode="after")
     def _has_speaker(self) -> Self:
-        return _needs_speaker(self)
+        _check_speaker(self)
+        return self
 
 
 class JudgeOptions(_Options):
@@ -78,7 +79,8 @@ class JudgeOptions(_Options):
 
     @model_validator(mode="after")
     def _has_speaker(self) -> Self:
-        return _needs_speaker(self)
+        _check_speaker(self)
+        return self
 
 
 class ServiceOptions(_Options):
@@ -120,10 +122,6 @@ class ServiceOptions(_Options):
         return self
 
 
-_Speaking = TypeVar("_Speaking", UserOptions, JudgeOptions)
-
-
-def _needs_speaker(section: _Speaking) -> _Speaking:
+def _check_speaker(section: UserOptions | JudgeOptions) -> None:
     if (section.kind == "model") != (section.speaker is not None):
         raise ValueError("kind model and a speaker go together: give both or neither")
-    return section

@@ -166,7 +166,7 @@ def _settle(
     return OWNER
 
 
-def _wish(  # noqa: PLR0913 (the parts a wish is drawn from)
+def _wish(
     intent: Intent,
     number: str,
     record: Records | dict[str, str],

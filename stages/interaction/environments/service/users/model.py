@@ -73,7 +73,8 @@ class ModelUser:
             return "it speaks as the agent"
         heard = " ".join([role_text(self._card), *self._agent])
         strange = {w for w in words(text) if w.isdigit()} - words(heard)
-        return f"it names {', '.join(sorted(strange))}, which is not on its card" if strange else None
+        named = ", ".join(sorted(strange))
+        return f"it names {named}, which is not on its card" if strange else None
 
     def _stuck(self) -> bool:
         """The same reply again and again, although the agent said something new each time."""

@@ -61,7 +61,8 @@ class ScriptedUser:
         asked, facts = words(said), self._facts()
         if any(word.isdigit() for word in asked):
             return self._judged(asked)
-        wanted = [label for label in facts if label in asked or (label == "name" and "who" in asked)]
+        asked |= {"name"} if "who" in asked else set()
+        wanted = [label for label in facts if label in asked]
         if wanted:
             return ", ".join(f"{label} {facts[label]}" for label in wanted)
         labels = {*self._card.domain.fields, OWNER}
