@@ -16,7 +16,6 @@ from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.common.errors import RunError
 from stages.interaction.generation import Policy, Request
 from stages.interaction.trajectory import Message
 
@@ -50,6 +49,13 @@ class SpeakerOptions(BaseModel):
         return self
 
 
+class SickSimulator(RuntimeError):
+    """The simulated customer or judge failed: the episode is labelled, not held against the agent.
+
+    The message says how: it fell out of its role, repeats itself, said nothing, ...
+    """
+
+
 class Speaker(Protocol):
     """Whoever answers a conversation with one message."""
 
@@ -65,7 +71,7 @@ class EndpointSpeaker:
         self._options = options
 
     def say(self, messages: Sequence[Message], *, key: str) -> str:
-        """The first choice's text. RunError in one sentence if the endpoint does not answer."""
+        """The first choice's text. SickSimulator if the endpoint gives none in time."""
         options = self._options
         body = {
             "model": options.model,
@@ -79,7 +85,7 @@ class EndpointSpeaker:
             return str(answer["choices"][0]["message"]["content"] or "")
         except (OSError, ValueError, KeyError, IndexError, TypeError) as fault:
             why = f"{type(fault).__name__}: {fault}"
-            raise RunError(
+            raise SickSimulator(
                 f"the endpoint {options.endpoint} gave no message ({why}); check that it serves"
                 " /chat/completions, the model's name and the key."
             ) from None

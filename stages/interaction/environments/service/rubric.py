@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stages.interaction.environments.service.users.base import SickSimulator
-from stages.interaction.speaker import Speaker
+from stages.interaction.speaker import SickSimulator, Speaker
 from stages.interaction.trajectory import Message
 
 _VERDICT = re.compile(r"(\d+)\s*[:.)-]?\s*(yes|no)\b", re.IGNORECASE)

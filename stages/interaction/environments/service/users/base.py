@@ -12,13 +12,6 @@ from stages.interaction.environments.service.tasks import Case, Wish
 GOODBYE = "thanks, bye"
 
 
-class SickSimulator(RuntimeError):
-    """The simulated customer or judge failed: the episode is labelled, not held against the agent.
-
-    The message says how: it fell out of its role, repeats itself, said nothing, ...
-    """
-
-
 @dataclass(frozen=True)
 class Card:
     """All that a customer knows: wishes and own facts, never what the right ending is."""

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from stages.interaction.environments.service.judge import words
-from stages.interaction.environments.service.users.base import GOODBYE, Card, Reply, SickSimulator
-from stages.interaction.speaker import Speaker
+from stages.interaction.environments.service.users.base import GOODBYE, Card, Reply
+from stages.interaction.speaker import SickSimulator, Speaker
 from stages.interaction.trajectory import Message
 
 DONE = "[done]"
