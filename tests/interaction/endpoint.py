@@ -31,7 +31,7 @@ def serving(say: Callable[[list[dict[str, str]]], Any]) -> Iterator[Endpoint]:
     endpoint = Endpoint(say)
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 (the library's name)
+        def do_POST(self) -> None:
             assert self.path == "/v1/chat/completions"
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             endpoint.requests.append(body)

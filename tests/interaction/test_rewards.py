@@ -8,14 +8,20 @@ import pytest
 
 from stages.common.errors import UsageError
 from stages.interaction.actions import parse_action
-from stages.interaction.rewards.functions import babble, empty, malformed, repeated, reward_functions
+from stages.interaction.rewards.functions import (
+    babble,
+    empty,
+    malformed,
+    repeated,
+    reward_functions,
+)
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, RewardMix
 from stages.interaction.rewards.relevance import OffTopic, hashed_similarity, off_topic
 from stages.interaction.rollout import collect
 from stages.interaction.states import build_state
 from stages.interaction.trajectory import Action, ToolCall, Trajectory, Turn
-from tests.tiny_models import tiny_bert
 from tests.interaction.toys import BoxEnvironment, Script, answer, count_words, look, task
+from tests.tiny_models import tiny_bert
 
 
 def episode(*rewards: dict[str, float]) -> Trajectory:

@@ -86,7 +86,14 @@ def test_a_whole_conversation_and_what_each_turn_is_paid():
     found = {"right_tool": 1.0, "right_arguments": 1.0, "useful_result": 1.0, "sub_goal": third}
     moved = {"right_tool": 1.0, "right_arguments": 1.0, "sub_goal": third}
     end = {"success": 1.0, "final_state": 1.0, "information": 1.0}
-    assert [dict(step.rewards) for step in steps] == [{}, {}, found, {"sub_goal": third}, moved, end]
+    assert [dict(step.rewards) for step in steps] == [
+        {},
+        {},
+        found,
+        {"sub_goal": third},
+        moved,
+        end,
+    ]
     assert [step.terminated for step in steps] == [False] * 5 + [True]
     assert steps[-1].success
     assert steps[3].privileged["to_change"] == ["42 city Lima"]
@@ -184,7 +191,9 @@ def test_a_customer_in_doubt_asks_once_more_and_one_who_understands_nothing_leav
 def test_what_is_told_without_being_asked():
     said = a_task("change_city", value="Lima", said=["number", "value"])
     reset = ServiceEnvironment(ServiceOptions()).reset(said)
-    assert reset.messages[0]["role"] == "system" and "only the owner" in reset.messages[0]["content"]
+    assert (
+        reset.messages[0]["role"] == "system" and "only the owner" in reset.messages[0]["content"]
+    )
     assert reset.messages[1]["content"] == "change the city of my order, order 42, city Lima"
     bare = ServiceEnvironment(ServiceOptions(show_policy=False)).reset(said)
     assert [m["role"] for m in bare.messages] == ["user"]
@@ -243,7 +252,7 @@ def test_the_clean_expert_serves_three_wishes_and_habits_spoil_them():
     for habit in ("skipped_name", "ignored_status", "skipped_confirmation", "early_done"):
         flawed = arena(expert=HabitOptions(**{**HabitOptions.clean().model_dump(), habit: 1.0}))
         spoiled = flawed.demonstrate(flawed.tasks("test", 40, 0), seed=0)
-        assert 0.0 < sum(not e.success for e in spoiled) / 40, habit
+        assert sum(not e.success for e in spoiled) / 40 > 0.0, habit
     mild = {"wrong_number": 1.0, "vague_question": 1.0, "redundant_call": 1.0}
     slow = arena(expert=HabitOptions(**{**HabitOptions.clean().model_dump(), **mild}))
     recovered = slow.demonstrate(slow.tasks("test", 40, 0), seed=0)

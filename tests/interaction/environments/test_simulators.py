@@ -11,9 +11,9 @@ import pytest
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.arena import Arena
 from stages.interaction.environments.service import HabitOptions, ServiceEnvironment, ServiceOptions
+from stages.interaction.environments.service.tasks import Case
 from stages.interaction.environments.service.users.base import Card
 from stages.interaction.environments.service.users.scripted import ScriptedUser
-from stages.interaction.environments.service.tasks import Case
 from stages.interaction.rewards.mix import RewardMix
 from tests.interaction.endpoint import serving
 from tests.interaction.toys import Script
@@ -30,13 +30,15 @@ def player_of(tasks: Any) -> Callable[[list[dict[str, str]]], str]:
     """A perfect model of the customer: says what the scripted one would say."""
     cards = [Card.of(Case.of(task)) for task in tasks]
 
+    def facts(card: Card) -> list[str]:
+        wish = card.wishes[0]
+        return [f"{label} {value}" for label, value in card.facts(wish).items()]
+
     def say(messages: list[dict[str, str]]) -> str:
-        number = next(
-            k for k, c in enumerate(cards) if f"{c.domain.noun} {c.wishes[0].number}" in str(messages[0])
-            and f"name {c.wishes[0].name}" in str(messages[0])
-        )  # fmt: skip
+        role = str(messages[0])
+        (card,) = [c for c in cards if all(fact in role for fact in facts(c))]
         user = ScriptedUser()
-        text = user.open(cards[number], "")
+        text = user.open(card, "")
         for message in [m for m in messages if m["role"] == "user"][1:]:
             reply = user.reply(message["content"])
             text = f"{reply.text} [done]" if reply.over else reply.text
@@ -160,4 +162,3 @@ def _fine() -> Any:
     world = arena()
     (episode,) = world.demonstrate(world.tasks("test", 1, 0), seed=0)
     return episode
-

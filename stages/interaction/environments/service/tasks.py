@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -107,83 +107,82 @@ def _stream(options: ServiceOptions, split: str, seed: int) -> Iterator[Task]:
 
 
 def _draw(options: ServiceOptions, domain: Domain, first: Intent, rng: random.Random) -> Task:
-    numbers = [str(n) for n in rng.sample(range(10, 100), options.records)]
-    records = {number: _record(domain, rng) for number in numbers}
-    name = rng.choice(PEOPLE)
+    draft = _Draft(domain, options.records, rng)
     intents = [first, *rng.choices(domain.intents, k=options.wishes - 1)]
     refused = [rng.random() < options.refusals for _ in intents]
-    wishes: list[Wish] = []
-    told: list[Verdict] = []
-    expected = {number: dict(row) for number, row in records.items()}
-    for number, intent, no in zip(numbers, intents, refused, strict=False):
-        why = _settle(intent, records[number], domain, name, rng) if no else ""
-        if not why:
-            _permit(intent, records[number], name, rng)
-        expected[number] = dict(records[number])
-        wish = _wish(intent, number, records[number], domain, name, rng)
-        wishes.append(wish)
-        if intent.tool and not why:
-            expected[number][intent.field] = intent.becomes or wish.value
-        else:
-            told.append(_verdict(intent, number, records[number], why))
-    order = sorted(records)
-    payload: dict[str, Any] = {
-        "domain": domain.name,
-        "records": {n: records[n] for n in order},
-        "wishes": [asdict(wish) | {"told": list(wish.told)} for wish in wishes],
-        "expected": {n: expected[n] for n in order},
-        "told": [asdict(verdict) | {"words": list(verdict.words)} for verdict in told],
-    }
-    text = json.dumps(payload, sort_keys=True)
+    for number, intent, no in zip(list(draft.records), intents, refused, strict=False):
+        draft.add(number, intent, refused=no)
+    payload = draft.payload()
+    digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
     kind = first.name if not refused[0] else f"{first.name}, refused"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Task(f"{domain.name}-{digest}", kind, domain.name, payload)
 
 
-def _record(domain: Domain, rng: random.Random) -> dict[str, str]:
-    values = {field: rng.choice(values) for field, values in domain.fields.items()}
-    return {OWNER: rng.choice(PEOPLE), **values}
+class _Draft:
+    """A task in the making: records, to which wishes are added one by one."""
 
+    def __init__(self, domain: Domain, count: int, rng: random.Random) -> None:
+        self._domain, self._rng = domain, rng
+        numbers = [str(n) for n in rng.sample(range(10, 100), count)]
+        self.records = {number: self._record() for number in numbers}
+        self._name = rng.choice(PEOPLE)
+        self._wishes: list[Wish] = []
+        self._told: list[Verdict] = []
+        self._changes: dict[str, dict[str, str]] = {}
 
-def _permit(intent: Intent, record: dict[str, str], name: str, rng: random.Random) -> None:
-    """Make the record one for which the policy allows the wish."""
-    record[OWNER] = name
-    if intent.allowed:
-        record[STATUS] = rng.choice(intent.allowed)
+    def add(self, number: str, intent: Intent, *, refused: bool) -> None:
+        """A wish about a record, which is made one that allows it, or one that forbids it."""
+        record = self.records[number]
+        why = self._forbid(intent, record) if refused else ""
+        if not why:
+            self._permit(intent, record)
+        wish = self._wish(intent, number, record)
+        self._wishes.append(wish)
+        if intent.tool and not why:
+            self._changes[number] = {intent.field: intent.becomes or wish.value}
+        elif why == OWNER:
+            self._told.append(Verdict(number, "", NOT_OWNER))
+        else:
+            field = why or intent.field
+            self._told.append(Verdict(number, field, (record[field],)))
 
+    def payload(self) -> dict[str, Any]:
+        """All of it, JSON-able; records in the order of their numbers."""
+        order = sorted(self.records)
+        return {
+            "domain": self._domain.name,
+            "records": {n: self.records[n] for n in order},
+            "wishes": [asdict(wish) | {"told": list(wish.told)} for wish in self._wishes],
+            "expected": {n: self.records[n] | self._changes.get(n, {}) for n in order},
+            "told": [asdict(v) | {"words": list(v.words)} for v in self._told],
+        }
 
-def _settle(
-    intent: Intent, record: dict[str, str], domain: Domain, name: str, rng: random.Random
-) -> str:
-    """Make the record one for which the policy forbids the wish; the reason's field."""
-    barred = [s for s in domain.fields[STATUS] if s not in intent.allowed and s != intent.becomes]
-    if intent.allowed and barred and rng.random() < 2 / 3:
-        record[OWNER], record[STATUS] = name, rng.choice(barred)
-        return STATUS
-    record[OWNER] = rng.choice([person for person in PEOPLE if person != name])
-    if intent.allowed:
-        record[STATUS] = rng.choice(intent.allowed)
-    return OWNER
+    def _record(self) -> dict[str, str]:
+        values = {name: self._rng.choice(values) for name, values in self._domain.fields.items()}
+        return {OWNER: self._rng.choice(PEOPLE), **values}
 
+    def _permit(self, intent: Intent, record: dict[str, str]) -> None:
+        record[OWNER] = self._name
+        if intent.allowed:
+            record[STATUS] = self._rng.choice(intent.allowed)
 
-def _wish(
-    intent: Intent,
-    number: str,
-    record: Records | dict[str, str],
-    domain: Domain,
-    name: str,
-    rng: random.Random,
-) -> Wish:
-    others = [v for v in domain.fields[intent.field] if v != record[intent.field]]
-    value = rng.choice(others) if intent.chosen else ""
-    parts = ("number", "name", "value") if value else ("number", "name")
-    told = tuple(part for part in parts if rng.random() < 0.4)
-    greeting = rng.choice(("", "please ", "hello, "))
-    return Wish(intent.name, number, name, value, told, greeting, rng.random() < 0.2)
+    def _forbid(self, intent: Intent, record: dict[str, str]) -> str:
+        """Why the policy forbids the wish: the field that tells, status or owner."""
+        states = self._domain.fields[STATUS]
+        barred = [s for s in states if s not in intent.allowed and s != intent.becomes]
+        if intent.allowed and barred and self._rng.random() < 2 / 3:
+            record[OWNER], record[STATUS] = self._name, self._rng.choice(barred)
+            return STATUS
+        record[OWNER] = self._rng.choice([person for person in PEOPLE if person != self._name])
+        if intent.allowed:
+            record[STATUS] = self._rng.choice(intent.allowed)
+        return OWNER
 
-
-def _verdict(intent: Intent, number: str, record: dict[str, str], why: str) -> Verdict:
-    if why == OWNER:
-        return Verdict(number, "", NOT_OWNER)
-    field = why or intent.field
-    return Verdict(number, field, (record[field],))
+    def _wish(self, intent: Intent, number: str, record: Mapping[str, str]) -> Wish:
+        rng = self._rng
+        others = [v for v in self._domain.fields[intent.field] if v != record[intent.field]]
+        value = rng.choice(others) if intent.chosen else ""
+        parts = ("number", "name", "value") if value else ("number", "name")
+        told = tuple(part for part in parts if rng.random() < 0.4)
+        greeting = rng.choice(("", "please ", "hello, "))
+        return Wish(intent.name, number, self._name, value, told, greeting, rng.random() < 0.2)
