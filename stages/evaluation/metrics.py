@@ -49,7 +49,8 @@ def episode_metrics(
     ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
     they take part in nothing else; ``sick_simulator`` says how many of them a model that plays
-    the user or the judge spoiled. ``capped`` is, for each component with a cap of its own that
+    the user or the judge spoiled, and ``simulator_slips`` is the share of a simulated user's
+    replies that took more than one try (None without one). ``capped`` is, for each component with a cap of its own that
     bit, the mean it lost per episode. ``seen_groups``: the groups of the training tasks; without
     them ``seen`` and ``unseen`` are None.
     """
@@ -62,6 +63,7 @@ def episode_metrics(
         "episodes": len(played),
         "dropped": len(trajectories) - len(played),
         "sick_simulator": sum((t.error or "").startswith(SICK) for t in trajectories),
+        "simulator_slips": _mean(u["tries"] > 1 for t in turns if (u := t.info.get("user"))),
         "components": _components(mix.weighted(t) for t in played),
         "capped": _components([mix.capped(t)] for t in played),
         "out_of_budget": _mean(t.out_of_budget for t in played),

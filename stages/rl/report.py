@@ -21,6 +21,7 @@ EPISODE_FIGURES = (
     "loops",
     "dropped",
     "sick_simulator",
+    "simulator_slips",
 )
 
 

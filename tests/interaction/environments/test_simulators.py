@@ -77,6 +77,7 @@ def test_a_model_plays_the_customer_over_http_and_sees_its_card_only(monkeypatch
         ('{"name": "find_order", "arguments": {}}', "it speaks as the agent"),
         ("As an AI language model, I cannot want anything.", "it speaks as the agent"),
         ("agent: your order is on its way", "it speaks as the agent"),
+        ("and so on " * 200, "it talks without end"),
         ("my order is number 12345", "it names 12345, which is not on its card"),
     ],
 )
@@ -99,6 +100,8 @@ def test_a_slip_is_recorded_on_the_turn():
     assert episode.turns[0].observation[0]["content"] == "my name is Ada"
     health = {"tries": 2, "faults": ["it speaks as the agent"]}
     assert episode.turns[0].info["user"] == health
+    assert episode_metrics([episode, _fine()], RewardMix())["simulator_slips"] == 1.0
+    assert episode_metrics([_fine()], RewardMix())["simulator_slips"] is None
 
 
 def test_a_loop_is_the_customers_own_only_if_the_agent_says_new_things():

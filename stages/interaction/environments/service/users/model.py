@@ -11,6 +11,8 @@ from stages.interaction.speaker import SickSimulator, Speaker
 from stages.interaction.trajectory import Message
 
 DONE = "[done]"
+LONGEST_REPLY = 1000
+"""Characters; a customer who says more has lost the thread, whatever its token limit is."""
 SAME_REPLY = 2
 """A customer who says the same this often, to different words of the agent, is stuck in a loop."""
 
@@ -69,6 +71,8 @@ class ModelUser:
     def _fault(self, text: str) -> str | None:
         if not words(text):
             return "it said nothing"
+        if len(text) > LONGEST_REPLY:
+            return "it talks without end"
         if _OUT_OF_ROLE.search(text):
             return "it speaks as the agent"
         heard = " ".join([role_text(self._card), *self._agent])
