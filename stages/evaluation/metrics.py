@@ -50,9 +50,9 @@ def episode_metrics(
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
     they take part in nothing else; ``sick_simulator`` says how many of them a model that plays
     the user or the judge spoiled, and ``simulator_slips`` is the share of a simulated user's
-    replies that took more than one try (None without one). ``capped`` is, for each component with a cap of its own that
-    bit, the mean it lost per episode. ``seen_groups``: the groups of the training tasks; without
-    them ``seen`` and ``unseen`` are None.
+    replies that took more than one try (None without one). ``capped`` is, for each component with
+    a cap of its own that bit, the mean it lost per episode. ``seen_groups``: the groups of the
+    training tasks; without them ``seen`` and ``unseen`` are None.
     """
     played = [t for t in trajectories if t.error is None]
     turns = [turn for t in played for turn in t.turns]
