@@ -10,8 +10,8 @@ from typing import Any
 from stages.interaction.environments.base import Reset, Step, Task
 from stages.interaction.environments.service.desk import Desk, NoSuchRecord
 from stages.interaction.environments.service.domains import DOMAINS, policy_text
+from stages.interaction.environments.service.episode import Progress
 from stages.interaction.environments.service.expert import Expert
-from stages.interaction.environments.service.judge import Record
 from stages.interaction.environments.service.options import ServiceOptions
 from stages.interaction.environments.service.rubric import RubricJudge
 from stages.interaction.environments.service.tasks import Case, generate
@@ -42,7 +42,7 @@ class ServiceEnvironment:
         if judge.kind == "model":
             speaker = make_speaker(judge.speaker)
             self._judge = RubricJudge(speaker, judge.rubric, retries=judge.retries)
-        self._record: Record | None = None
+        self._progress: Progress | None = None
 
     # ---- tasks and demonstrations
 
@@ -69,9 +69,9 @@ class ServiceEnvironment:
         self._key = task.id
         self._over, self._agreed, self._changed = False, False, False
         self._card = Card.of(case)
-        self._record = Record(case, Desk(case.domain, case.records))
+        self._progress = Progress(case, Desk(case.domain, case.records))
         opening = self._user.open(self._card, task.id)
-        self._record.customer(opening)
+        self._progress.customer(opening)
         policy = [_message("system", policy_text(case.domain))] if self.options.show_policy else []
         self._transcript: list[Message] = [_message("user", opening)]
         return Reset(
@@ -79,12 +79,12 @@ class ServiceEnvironment:
             tools=tools_of(case.domain),
             goal=opening,
             checklist=self._checklist(),
-            privileged=self._record.facts,
+            privileged=self._progress.facts,
         )
 
     def step(self, action: Action) -> Step:
         """Pass words on to the customer, or carry out the calls in order."""
-        if self._record is None:
+        if self._progress is None:
             raise RuntimeError("step() before reset()")
         self._transcript.append(_message("assistant", action.text))
         if action.error is not None or not action.text.strip():
@@ -105,41 +105,41 @@ class ServiceEnvironment:
 
     def close(self) -> None:
         """Nothing is held."""
-        self._record = None
+        self._progress = None
 
     def _talk(self, said: str) -> Step:
-        assert self._record is not None
-        rewards = dict(self._record.agent(said))
+        assert self._progress is not None
+        rewards = dict(self._progress.agent(said))
         reply = self._user.reply(said)
         self._over = reply.over
-        for name, value in self._record.customer(reply.text).items():
+        for name, value in self._progress.customer(reply.text).items():
             rewards[name] = rewards.get(name, 0.0) + value
-        self._agreed = bool(self._record.agreed) or self._agreed
+        self._agreed = bool(self._progress.agreed) or self._agreed
         info = {"user": dict(reply.health)} if reply.health else {}
         return self._outcome([_message("user", reply.text)], rewards, info)
 
     def _carry_out(self, call: ToolCall) -> tuple[str, Mapping[str, float], str | None]:
         """One call: (what it returns, rewards, error of the tool)."""
-        assert self._record is not None
-        desk = self._record.desk
+        assert self._progress is not None
+        desk = self._progress.desk
         wrong = problem(call, desk.domain)
         if wrong is not None:
             return f"error: {wrong}", {"invalid": 1.0}, None
         try:
             if call.name == desk.domain.finder:
                 number = str(call.arguments[desk.domain.noun])
-                return desk.find(number), self._record.looked_up(number), None
+                return desk.find(number), self._progress.looked_up(number), None
             change = desk.planned(call)
         except NoSuchRecord as error:
             return f"error: {error}", {}, str(error)
-        rewards = self._record.changed(change)
+        rewards = self._progress.changed(change)
         self._changed = True
         return desk.apply(change), rewards, None
 
     def _checklist(self) -> tuple[ChecklistItem, ...]:
-        assert self._record is not None
+        assert self._progress is not None
         return (
-            ("found", bool(self._record.found)),
+            ("found", bool(self._progress.found)),
             ("agreed", self._agreed),
             ("changed", self._changed),
         )
@@ -147,7 +147,7 @@ class ServiceEnvironment:
     def _outcome(
         self, messages: list[Message], rewards: Mapping[str, float], info: Mapping[str, Any]
     ) -> Step:
-        assert self._record is not None
+        assert self._progress is not None
         self._transcript += messages
         paid = dict(rewards) | (self._final() if self._over else {})
         return Step(
@@ -156,17 +156,17 @@ class ServiceEnvironment:
             terminated=self._over,
             success=self._over and paid["success"] == 1.0,
             checklist=self._checklist(),
-            privileged=self._record.facts,
+            privileged=self._progress.facts,
             info={"invalid": False, **info},
         )
 
     def _final(self) -> dict[str, float]:
         """The components of the end, by rules, and a model's verdict on top."""
-        assert self._record is not None
-        paid = self._record.final()
+        assert self._progress is not None
+        paid = self._progress.final()
         if self._judge is None:
             return paid
-        domain, wishes = self._record.case.domain, self._card.wishes
+        domain, wishes = self._progress.case.domain, self._card.wishes
         wished = "; ".join(
             f"{self._card.intent(w).wish} ({', '.join(self._card.facts(w).values())})"
             for w in wishes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stages.interaction.environments.service.judge import words
+from stages.interaction.environments.service.episode import words
 from stages.interaction.environments.service.users.base import GOODBYE, Card, Reply
 from stages.interaction.speaker import SickSimulator, Speaker
 from stages.interaction.trajectory import Message

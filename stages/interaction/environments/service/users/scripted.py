@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stages.interaction.environments.service.domains import OWNER
-from stages.interaction.environments.service.judge import words
+from stages.interaction.environments.service.episode import words
 from stages.interaction.environments.service.tasks import Wish
 from stages.interaction.environments.service.users.base import GOODBYE, Card, Reply
 

@@ -23,8 +23,8 @@ def words(text: str) -> set[str]:
 
 
 @dataclass
-class Record:
-    """The record of one conversation; what it knows of the right ending stays privileged."""
+class Progress:
+    """Bookkeeping of one conversation; what it knows of the right ending stays privileged."""
 
     case: Case
     desk: Desk
