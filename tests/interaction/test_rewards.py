@@ -239,7 +239,7 @@ def test_any_text_classifier_can_judge_the_topic(tmp_path) -> None:  # type: ign
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-    from stages.recipe.models import OffTopicSection
+    from stages.recipe.rewards import OffTopicSection
 
     folder = tiny_bert(tmp_path / "bert")
     config = BertConfig.from_pretrained(folder)
