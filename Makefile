@@ -25,7 +25,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup quickstart sft reward rl eval bench bench-states base plan-check device-check lint \
-	test test-full clean
+	test test-full test-server clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -99,10 +99,14 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: lint ## lint, types, and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not full" --durations=10
+	$(BIN)/python -m pytest -m "not full and not server" --durations=10
 
-test-full: lint ## everything
-	$(BIN)/python -m pytest --durations=10
+test-full: lint ## everything but make test-server
+	$(BIN)/python -m pytest -m "not server" --durations=10
+
+test-server: $(STAMP) ## a model as customer and judge, against a real server on this machine
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,server]"
+	$(BIN)/python -m pytest -m server tests/server --durations=5
 
 clean: ## remove the virtual environment and caches; runs are kept
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info build

@@ -24,6 +24,10 @@ TaskNumber = Annotated[
     int | None,
     typer.Option("--task", min=0, help="Play this held-out task instead, and say who was right."),
 ]
+Human = Annotated[
+    bool,
+    typer.Option("--human", help="Be the user yourself, where the environment has one."),
+]
 Greedy = Annotated[
     bool,
     typer.Option("--greedy/--sampled", help="Take the likeliest token each time, or sample."),
@@ -43,11 +47,13 @@ def chat(
     question: Question = None,
     database: Database = None,
     task: TaskNumber = None,
+    human: Human = False,
     greedy: Greedy = True,
 ) -> None:
     """Ask the agent and watch it act, turn by turn, in the recipe's environment.
 
-    Every question is an episode of its own. An end of input, exit or quit leaves.
+    Every question is an episode of its own. An end of input, exit or quit leaves. Where the
+    environment has a user (service, human), you are the user of one episode.
     """
     loaded = options.load(recipe)
     chosen = actor or str(default_actor(loaded))
@@ -60,6 +66,7 @@ def chat(
         question=question,
         database=database,
         task=task,
+        human=human,
         greedy=greedy,
         reviewers=load_reviewer,
     )

@@ -35,7 +35,10 @@ NO_TORCH = (
     "stages.interaction.states",
     "stages.interaction.rewards.functions",
     "stages.interaction.rewards.mix",
+    "stages.interaction.rewards.relevance",
     "stages.interaction.rollout",
+    "stages.interaction.speaker",
+    "stages.interaction.terminal",
     "stages.interaction.generation",
     "stages.interaction.demonstrations",
     "stages.interaction.preferences",
@@ -55,6 +58,7 @@ ALLOWED = {
     "stages.recipe": {
         "stages.common.errors",
         "stages.interaction.environments",
+        "stages.interaction.rewards.functions",
         "stages.interaction.rewards.mix",
     },
     "stages.sft": {"stages.common", "stages.interaction", "stages.recipe"},

@@ -24,7 +24,7 @@ PINS = dict(
 )
 TARGETS = (
     "setup quickstart test test-full sft reward rl eval lint bench clean base help "  # noqa: SIM905
-    "plan-check device-check bench-states".split()
+    "plan-check device-check bench-states test-server".split()
 )
 
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
@@ -114,7 +114,7 @@ def test_bench_hands_the_persons_arguments_to_everyone(tmp_path):
     assert all("rl.iterations=2" in command for command in commands)
     assert ["--overwrite" in command for command in commands] == [True] * 4 + [False] * 5
     steps = [w for c in commands[1:4] for w in c if w.startswith("sft.steps=")]
-    assert steps == ["sft.steps=750", "sft.steps=1100", "sft.steps=900"]
+    assert steps == ["sft.steps=750", "sft.steps=1100", "sft.steps=1100"]
     actors = [c[c.index("--actor") + 1].rpartition("/")[2] for c in commands[4:]]
     assert actors == ["sft", "longer-sft", "more-sft", "cloning", "rl"]
     assert table == "python -m stages.evaluation.seeds runs/bench/seed-3".split()  # noqa: SIM905

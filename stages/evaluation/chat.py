@@ -17,17 +17,18 @@ from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
+from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.player import LoadedActor
 from stages.interaction.rollout import collect
 from stages.interaction.states.window import cut_middle
+from stages.interaction.terminal import Terminal
 from stages.interaction.trajectory import Action, Message, Trajectory
 from stages.recipe.models import Recipe
 
 LONGEST_SHOWN = 240
 """Characters of a tool's result that are shown."""
-LEAVE = ("exit", "quit")
 STAND_IN = "?"
 """The only question in the list that goes with a database without one."""
 
@@ -41,21 +42,37 @@ class Askable(Protocol):
         ...
 
 
+@runtime_checkable
+class Peopled(Protocol):
+    """Optional: options of an environment whose user a person can be."""
+
+    def with_person(self) -> Any:
+        """The same world with the person at the terminal as its user."""
+        ...
+
+
 @dataclass(frozen=True)
 class Narrator:
     """A policy that shows what the one behind it does, as it does it."""
 
     policy: Policy
+    calls_only: bool = False
+    """What is said and answered in words is shown elsewhere: the user is a person."""
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """The policy's replies, each shown with the result of the turn before."""
         for request in requests:
             if request.previous is not None:
-                show_results(request.previous.observation)
+                show_results([m for m in request.previous.observation if self._shows(m)])
         replies = self.policy.generate(requests, greedy=greedy)
         for request, reply in zip(requests, replies, strict=True):
-            say("  " + in_short(parse_action(reply.text, request.tools)))
+            action = parse_action(reply.text, request.tools)
+            if action.calls or not self.calls_only:
+                say("  " + in_short(action))
         return replies
+
+    def _shows(self, message: Message) -> bool:
+        return not self.calls_only or message["role"] == "tool"
 
 
 def chat_command(
@@ -65,11 +82,15 @@ def chat_command(
     question: str | None = None,
     database: Path | None = None,
     task: int | None = None,
+    human: bool = False,
     greedy: bool = True,
     reviewers: Reviewers = no_reviewers,
 ) -> list[dict[str, Any]]:
     """Answer ``question``, or play held-out ``task`` number N, or else ask the person again and
     again until an empty end of input, ``exit`` or ``quit``.
+
+    ``human``: the person is the user of an episode, of ``task`` number N or the first; so they
+    are without it where the world has a user and neither question nor task is given.
 
     ``database``: a SQLite file of the person's own, in place of the recipe's world. Returns what
     was asked and answered: ``{"question", "answer", "turns", "success"}`` (success is None where
@@ -77,16 +98,41 @@ def chat_command(
     """
     if task is not None and (question is not None or database is not None):
         raise UsageError("--task plays a held-out task; leave out --question and --database.")
+    if human and (question is not None or database is not None):
+        raise UsageError("--human makes you the user; leave out --question and --database.")
     set_threads(recipe.threads)
+    idle = question is None and database is None and task is None
+    if human or (idle and isinstance(recipe.environment, Peopled)):
+        return [_with_person(recipe, actor, task or 0, greedy=greedy, reviewers=reviewers)]
     with _own_database(recipe, database) as world:
-        loaded = player(world, actor, reviewers)
-        arena = arena_of(world).served(loaded.state, loaded.reviewer)
-        conversation = Conversation(arena, loaded, greedy=greedy, seed=world.seed)
+        conversation = _conversation(world, actor, greedy=greedy, reviewers=reviewers)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
         conversation.open()
         asked = [question] if question is not None else _typed()
         return [conversation.answer(text) for text in asked]
+
+
+def _conversation(
+    recipe: Recipe, actor: str, *, greedy: bool, reviewers: Reviewers
+) -> Conversation:
+    loaded = player(recipe, actor, reviewers)
+    arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
+    return Conversation(arena, loaded, greedy=greedy, seed=recipe.seed)
+
+
+def _with_person(
+    recipe: Recipe, actor: str, task: int, *, greedy: bool, reviewers: Reviewers
+) -> dict[str, Any]:
+    """One episode whose user is the person at the terminal (F8)."""
+    if not isinstance(recipe.environment, Peopled):
+        raise UsageError(
+            f"environment {recipe.environment.name} has no user whose place you could take; leave"
+            " out --human and ask a question, or watch the agent with --task 0."
+        )
+    world = recipe.model_copy(update={"environment": recipe.environment.with_person()})
+    conversation = _conversation(world, actor, greedy=greedy, reviewers=reviewers)
+    return conversation.play(world.evaluation.split, task, world.evaluation.seed)
 
 
 class Conversation:
@@ -97,6 +143,7 @@ class Conversation:
         self._actor = actor
         self._greedy = greedy
         self._seed = seed
+        self._with_person = needs_person(arena.environment)
         self._world: Task | None = None
         self._asked = 0
 
@@ -121,7 +168,7 @@ class Conversation:
     def play(self, split: str, number: int, seed: int) -> dict[str, Any]:
         """Let the agent play task ``number`` of a split, and say whether it was right."""
         task = self._task(split, number, seed)
-        played = self._play(task, show_goal=True)
+        played = self._play(task, show_goal=not self._with_person)
         show("right" if played.success else f"wrong{_expected(played)}")
         return _record(played.goal, played, success=played.success)
 
@@ -150,7 +197,7 @@ class Conversation:
             [task],
             make_environment=self._arena.make_environment,
             make_state=self._arena.states(self._actor.count_tokens),
-            policy=Narrator(self._actor.policy),
+            policy=Narrator(self._actor.policy, calls_only=self._with_person),
             reviewer=self._arena.reviewer,
             key=(self._seed, self._asked),
             greedy=self._greedy,
@@ -227,14 +274,9 @@ def _typed() -> Iterator[str]:
     """Questions from the keyboard or a pipe."""
     if sys.stdin.isatty():
         say("Type a question; exit or an end of input leaves.")
-    while True:
-        if sys.stdin.isatty():
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line or line.strip().lower() in LEAVE:
-            return
-        if line.strip():
-            yield line.strip()
+    terminal = Terminal()
+    while (line := terminal.ask()) is not None:
+        yield line
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from stages.interaction.trajectory import Trajectory, Turn
 
 LONGEST_CYCLE = 3
 """Cycles of up to this many different calls count as loops."""
+SICK = "SickSimulator"
+"""How the error of an episode begins that a simulated user or judge spoiled."""
 SAME_CALL_LOOP = 3
 """The same call this many times in an episode counts as a loop."""
 
@@ -30,6 +32,10 @@ class Weighing(Protocol):
         """One reward per turn."""
         ...
 
+    def capped(self, trajectory: Trajectory) -> Mapping[str, float]:
+        """What components lost to caps of their own."""
+        ...
+
 
 def episode_metrics(
     trajectories: Sequence[Trajectory],
@@ -42,9 +48,12 @@ def episode_metrics(
     Rates over turns: ``invalid_actions``, ``repeated_calls``. Rates over episodes: ``success``,
     ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
-    they take part in nothing else; ``dropped_at`` counts them by the last
-    action. ``seen_groups``: the groups of the training tasks; without
-    them ``seen`` and ``unseen`` are None.
+    they take part in nothing else; ``dropped_at`` counts them by the last action,
+    ``sick_simulator`` says how many of them a model that plays the user or the judge spoiled, and
+    ``simulator_slips`` is the share of a simulated user's replies that took more than one try
+    (None without one). ``capped`` is, for each component with a cap of its own that bit, the mean
+    it lost per episode. ``seen_groups``: the groups of the training tasks; without them ``seen``
+    and ``unseen`` are None.
     """
     played = [t for t in trajectories if t.error is None]
     turns = [turn for t in played for turn in t.turns]
@@ -55,7 +64,10 @@ def episode_metrics(
         "episodes": len(played),
         "dropped": len(trajectories) - len(played),
         "dropped_at": dropped_at(trajectories),
-        "components": _components(played, mix),
+        "sick_simulator": sum((t.error or "").startswith(SICK) for t in trajectories),
+        "simulator_slips": _mean(u["tries"] > 1 for t in turns if (u := t.info.get("user"))),
+        "components": _components(mix.weighted(t) for t in played),
+        "capped": _components([mix.capped(t)] for t in played),
         "out_of_budget": _mean(t.out_of_budget for t in played),
         "invalid_actions": _mean(is_invalid(turn) for turn in turns),
         "repeated_calls": _mean(flag for t in played for flag in repeats(t)),
@@ -117,13 +129,15 @@ def has_loop(trajectory: Trajectory) -> bool:
     )
 
 
-def _components(played: Sequence[Trajectory], mix: Weighing) -> dict[str, float]:
+def _components(episodes: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Mean per episode of each component's sum over the rows."""
     sums: dict[str, float] = defaultdict(float)
-    for trajectory in played:
-        for turn in mix.weighted(trajectory):
-            for name, value in turn.items():
-                sums[name] += value
-    return {name: sums[name] / len(played) for name in sorted(sums)}
+    count = 0
+    for rows in episodes:
+        count += 1
+        for name, value in (item for row in rows for item in row.items()):
+            sums[name] += value
+    return {name: sums[name] / count for name in sorted(sums)}
 
 
 def _by(

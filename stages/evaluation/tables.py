@@ -117,6 +117,8 @@ def checks_table(result: Mapping[str, Any]) -> Table:
     for name, figures in result["policies"].items():
         shown = f"success {percent(figures['success'])}" if figures else DASH
         table.add_row(f"{name} policy", shown)
+    if result["demonstrations"]:
+        table.add_row("demonstrations", f"success {percent(result['demonstrations']['success'])}")
     table.add_row("steps per second", number(result["steps_per_s"], 0))
     return table
 

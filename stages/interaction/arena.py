@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -12,10 +12,16 @@ from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
-from stages.interaction.environments import make_environment
+from stages.interaction.environments import make_environment, needs_person
 from stages.interaction.environments.base import Demonstrator, Environment, Task
 from stages.interaction.generation import Policy
+from stages.interaction.rewards.functions import (
+    REWARD_FUNCTIONS,
+    RewardFunction,
+    reward_functions,
+)
 from stages.interaction.rewards.mix import RewardMix
+from stages.interaction.rewards.relevance import off_topic
 from stages.interaction.rollout import Reviewer, collect
 from stages.interaction.states import StateOptions, StateProcessor, build_state
 from stages.interaction.states.base import CountTokens, content_bytes
@@ -42,6 +48,8 @@ class Arena:
     """Environments played at once."""
     reviewer: Reviewer | None = None
     """Reviews turns while they are played, where the state shows reviews."""
+    functions: Mapping[str, RewardFunction] = field(default_factory=lambda: REWARD_FUNCTIONS)
+    """Reward functions that put components on every turn."""
 
     @classmethod
     def of(
@@ -51,12 +59,21 @@ class Arena:
 
         ``writer``: folder or hub id of the frozen actor, where the state's summary is its own.
         """
-        mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
-        return cls(environment, StateOptions.of(state).written_by(writer), mix, parallel)
+        mix = RewardMix(rewards.weights, rewards.dense_cap, rewards.caps)
+        functions = reward_functions(rewards.functions)
+        if rewards.off_topic is not None:
+            functions["off_topic"] = off_topic(rewards.off_topic)
+        served = StateOptions.of(state).written_by(writer)
+        return cls(environment, served, mix, parallel, functions=functions)
 
     def served(self, state: Any, reviewer: Reviewer | None = None) -> Arena:
         """The same world, shown through another state processor, with reviews or without."""
         return replace(self, state=state, reviewer=reviewer)
+
+    @property
+    def at_once(self) -> int:
+        """How many episodes are played beside each other: a person takes one at a time."""
+        return 1 if needs_person(self.environment) else self.parallel
 
     def make_environment(self) -> Environment:
         """A fresh instance."""
@@ -85,8 +102,9 @@ class Arena:
                 make_state=self.states(count_tokens),
                 policy=policy,
                 reviewer=self.reviewer,
+                reward_functions=self.functions,
                 key=key,
-                parallel=self.parallel,
+                parallel=self.at_once,
                 greedy=greedy,
                 actor_version=actor_version,
                 on_episode=lambda _: advance(),
@@ -103,7 +121,8 @@ class Arena:
                 make_environment=self.make_environment,
                 make_state=self.states(count_tokens),
                 seed=seed,
-                parallel=self.parallel,
+                reward_functions=self.functions,
+                parallel=self.at_once,
                 on_episode=lambda _: advance(),
                 crew=self.crew(),
             )

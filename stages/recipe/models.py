@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from stages.interaction.environments import EnvironmentOptions
-from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT, SUCCESS
+from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
-from stages.recipe.messages import nearest
+from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import Section
 from stages.recipe.state import StateSection
 
@@ -178,31 +178,6 @@ class PpoSection(Section):
     (self-imitation), which makes the sampled actor surer of what it has found."""
     whiten_min_std: float = Field(1e-4, gt=0)
     """Below this spread advantages are only centred."""
-
-
-class RewardsSection(Section):
-    """How raw components become one reward per turn. In units of the success reward."""
-
-    weights: dict[str, float] = {}
-    """Overrides of the default proportions (success 10, sub_goal 1, right_tool 0.5, ...)."""
-    dense_cap: float = Field(0.5, ge=0, lt=1)
-    """All dense rewards of an episode together stay below this share of success."""
-    reward_model: float = Field(0.5, ge=0)
-    """Weight of the reward model's mean score, in the units of ``weights``; 0: not used."""
-    score_clip: float = Field(2.0, gt=0)
-    """Reward-model scores are cut at this many standard deviations of the SFT actor's."""
-
-    @field_validator("weights")
-    @classmethod
-    def _known_components(cls, weights: dict[str, float]) -> dict[str, float]:
-        for name, weight in weights.items():
-            if name not in DEFAULT_WEIGHTS:
-                known = ", ".join(DEFAULT_WEIGHTS)
-                near = nearest(name, list(DEFAULT_WEIGHTS))
-                raise ValueError(f"{name} = {weight:g}, expected one of {known}{near}")
-            if name == SUCCESS and weight <= 0:
-                raise ValueError(f"{name} = {weight:g}, expected a number above 0")
-        return weights
 
 
 class RlSection(Section):

@@ -20,6 +20,8 @@ EPISODE_FIGURES = (
     "repeated_calls",
     "loops",
     "dropped",
+    "sick_simulator",
+    "simulator_slips",
 )
 
 
@@ -27,6 +29,7 @@ def rollout_metrics(figures: Mapping[str, Any], episodes: Sequence[Trajectory]) 
     """``reward/*`` and ``episode/*`` from the figures of ``evaluation.metrics``."""
     metrics = {"reward/total": figures["return"]}
     metrics |= {f"reward/{name}": value for name, value in figures["components"].items()}
+    metrics |= {f"reward/capped_{name}": value for name, value in figures["capped"].items()}
     metrics |= {f"episode/{name}": figures[name] for name in EPISODE_FIGURES}
     # Drop rates by last action: what an actor can use as a way out shows here.
     count = figures["episodes"] + figures["dropped"]

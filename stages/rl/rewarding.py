@@ -51,6 +51,7 @@ def build_rewarding(rl: RlSection, reward: Path | None, *, state_tokens: int = 0
     mix = RewardMix(
         weights=rl.rewards.weights,
         dense_cap=rl.rewards.dense_cap,
+        caps=rl.rewards.caps,
         reward_model_weight=rl.rewards.reward_model if scorer else 0.0,
         score_clip=rl.rewards.score_clip,
         score_mean=scorer.mean if scorer else 0.0,

@@ -151,3 +151,60 @@ def test_a_task_beyond_the_last(recipe, script, shop, tmp_path):
     assert chat.chat_command(mine, "x", task=0)[0]["success"] is True
     with pytest.raises(UsageError, match=r"--task 3 does not exist; give 0 to 0"):
         chat.chat_command(mine, "x", task=3)
+
+
+SERVICE = {
+    "name": "desk",
+    "model": {"actor": "base"},
+    "environment": {"name": "service", "domains": ["orders"], "show_policy": False},
+}
+
+
+def card(recipe: Recipe, number: int) -> dict:
+    """The wish of a held-out task: what the person is shown."""
+    arena = arena_module.Arena(recipe.environment, {"checklist": False, "tool_prompt": "none"})
+    tasks = arena.tasks(recipe.evaluation.split, number + 1, recipe.evaluation.seed)
+    return tasks[number].payload["wishes"][0]
+
+
+def test_the_person_is_the_customer_of_a_held_out_task(script, monkeypatch, capsys):
+    recipe = Recipe.model_validate(SERVICE)
+    wish = card(recipe, 1)
+    call = format_call("find_order", {"order": wish["number"]})
+    policy = script("which order?", call, "sorry, not the owner")
+    typed = f"i have a wish\n\norder {wish['number']}\nexit\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    (row,) = chat.chat_command(recipe, "x", task=1, human=True)
+    assert row["question"] == "i have a wish" and row["turns"] == 3
+    assert policy.shown[1][-1] == {"role": "user", "content": f"order {wish['number']}"}
+    shown = capsys.readouterr().out
+    assert f"order {wish['number']}, name {wish['name']}" in shown
+    assert shown.count("agent: which order?") == 1 == shown.count("which order?")
+    assert f"find_order({wish['number']})" in shown and "owner" in shown
+
+
+def test_a_bare_chat_at_the_desk_makes_the_person_the_customer(script, monkeypatch, capsys):
+    script("good day")
+    monkeypatch.setattr("sys.stdin", io.StringIO("cancel my order\n"))
+    (row,) = chat.chat_command(Recipe.model_validate(SERVICE), "x")
+    assert row["question"] == "cancel my order" and row["success"] is False
+    assert "You are a customer (orders)" in capsys.readouterr().out
+
+
+def test_a_free_conversation_whose_worth_the_person_says(script, monkeypatch, capsys):
+    system = {"name": "human", "system": "be brief"}
+    recipe = Recipe.model_validate({**SERVICE, "environment": system})
+    policy = script("four", "bye")
+    monkeypatch.setattr("sys.stdin", io.StringIO("what is 2 + 2?\nthanks\nexit\ny\n"))
+    (row,) = chat.chat_command(recipe, "x")
+    assert row == {"question": "what is 2 + 2?", "answer": "bye", "turns": 2, "success": True}
+    assert policy.shown[0][0] == {"role": "system", "content": "be brief"}
+    assert "Was the agent of help?" in capsys.readouterr().out
+
+
+def test_where_there_is_no_user_nobody_can_take_its_place(recipe, script):
+    script("")
+    with pytest.raises(UsageError, match="environment sql has no user whose place"):
+        chat.chat_command(recipe, "x", human=True)
+    with pytest.raises(UsageError, match="--human makes you the user"):
+        chat.chat_command(recipe, "x", human=True, question="?")

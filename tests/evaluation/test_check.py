@@ -118,11 +118,18 @@ def test_a_fool_that_wins_is_told(monkeypatch, capsys):
     assert "kept" in shown.out
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_world_played_by_a_person_is_refused():
+    with pytest.raises(UsageError, match="human is played by a person at the terminal"):
+        check_environment(ENVIRONMENTS["human"][0]())
+
+
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "human"])
 def test_environments_keep_the_contract(name):
     result = check_environment(ENVIRONMENTS[name][0](), episodes=24)
     assert {name: row["ok"] for name, row in result["checks"].items()} == dict.fromkeys(
         CHECKS, True
     )
     fools = [result["policies"][name]["success"] for name in ("null", "random", "most_frequent")]
-    assert max(fools) < 0.1 < result["policies"]["expert"]["success"]
+    assert result["policies"]["null"]["success"] <= 0.05 and max(fools) < 0.1
+    assert result["policies"]["expert"]["success"] == 1.0
+    assert result["demonstrations"]["success"] < 1.0

@@ -22,6 +22,9 @@ class Halves:
     def weighted(self, trajectory: Trajectory) -> list[dict[str, float]]:
         return [{k: v / 2 for k, v in turn.rewards.items()} for turn in trajectory.turns]
 
+    def capped(self, trajectory: Trajectory) -> dict[str, float]:
+        return {}
+
     def totals(self, trajectory: Trajectory) -> list[float]:
         return [sum(turn.values()) for turn in self.weighted(trajectory)]
 

@@ -6,12 +6,22 @@ import random
 
 import pytest
 
-from stages.interaction.rewards.functions import malformed, repeated
+from stages.common.errors import UsageError
+from stages.interaction.actions import parse_action
+from stages.interaction.rewards.functions import (
+    babble,
+    empty,
+    malformed,
+    repeated,
+    reward_functions,
+)
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, RewardMix
+from stages.interaction.rewards.relevance import OffTopic, hashed_similarity, off_topic
 from stages.interaction.rollout import collect
 from stages.interaction.states import build_state
 from stages.interaction.trajectory import Action, ToolCall, Trajectory, Turn
 from tests.interaction.toys import BoxEnvironment, Script, answer, count_words, look, task
+from tests.tiny_models import tiny_bert
 
 
 def episode(*rewards: dict[str, float]) -> Trajectory:
@@ -147,3 +157,103 @@ def test_weights_that_make_no_sense_are_refused() -> None:
         RewardMix(weights={"success": 0.0})
     with pytest.raises(ValueError, match="score_std"):
         RewardMix(score_std=-1.0)
+
+
+def test_emptiness_and_babble() -> None:
+    def turn(text: str) -> Turn:
+        return Turn(0, (), Action(text))
+
+    assert [empty(turn(t), ()) for t in ("", " ?!", "42", "né")] == [1.0, 1.0, 0.0, 0.0]
+    assert babble(turn("the cat sat on the mat and the dog sat on the rug"), ()) == 0.0
+    assert babble(turn("no no no no"), ()) == 0.0, "too short to tell"
+    # 12 words, 9 runs of four, of which 4 are different
+    assert babble(turn("it is so so " * 3), ()) == pytest.approx(1 - 4 / 9)
+
+
+def test_a_cap_of_its_own_holds_a_component_that_pays_every_turn() -> None:
+    mix = RewardMix(weights={"polite": 2.0, "rude": -1.0}, caps={"polite": 0.3, "rude": 0.15})
+    rows = [{"polite": 1.0, "sub_goal": 1.0}, {"polite": 1.0}, {"rude": 1.0}, {"rude": 1.0}]
+    assert mix.totals(episode(*rows)) == pytest.approx([0.3, 0.1, -0.1, -0.05])
+    assert mix.capped(episode(*rows)) == pytest.approx({"polite": 0.1, "rude": 0.05})
+    assert mix.capped(episode(*rows[:1])) == {}
+    assert RewardMix().capped(episode(*rows)) == {}
+    with pytest.raises(ValueError, match="caps must be 0 or more, of known components"):
+        RewardMix(caps={"nice": 0.1})
+
+
+def shouting(turn: Turn, earlier: object) -> float:
+    """A person's own function."""
+    return float(turn.action.text.isupper())
+
+
+def broken(turn: Turn, earlier: object) -> float:
+    """A person's function that forgets to return a number."""
+    return float("nan")
+
+
+def test_functions_by_entry() -> None:
+    here = f"{__name__}:"
+    found = reward_functions({"loud": here + "shouting", "babble": "babble"})
+    assert set(found) == {"format", "repeated", "loud", "babble"}
+    assert found["loud"](Turn(0, (), Action("HO")), ()) == 1.0
+    for entry, words in (
+        ("nowhere:x", "cannot be loaded"),
+        (here + "nothing", "cannot be loaded"),
+        (here + "__name__", "is a str"),
+    ):
+        with pytest.raises(UsageError, match=f"rl.rewards.functions.mine.*{words}"):
+            reward_functions({"mine": entry})
+    with pytest.raises(UsageError, match="returned nan; expected a finite number"):
+        reward_functions({"mine": here + "broken"})["mine"](Turn(0, (), Action("")), ())
+
+
+SHOWN = (
+    {"role": "user", "content": "How many orders have the status shipped?"},
+    {"role": "assistant", "content": "bananas grow in the sun"},
+    {"role": "tool", "content": "customers, orders"},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "off"),
+    [
+        ("I look for shipped orders of the customers", 0.0),
+        ("bananas grow best in warm rain", 1.0),
+        ("bananas", 0.0),
+        ('{"name": "query", "arguments": {"sql": "SELECT COUNT(*) FROM orders"}}', 0.0),
+        ('{"name": "query", "arguments": {"sql": "bananas grow best"}}', 1.0),
+        ('{"name": "list_tables", "arguments": {}}', 0.0),
+    ],
+)
+def test_off_topic_is_what_shares_nothing_with_goal_and_observations(text: str, off: float) -> None:
+    turn = Turn(0, SHOWN, parse_action(text))
+    assert OffTopic(hashed_similarity, 0.15)(turn, ()) == off
+
+
+def test_hashed_similarity_is_a_cosine() -> None:
+    assert hashed_similarity(["same words"], "same words") == pytest.approx(1.0)
+    assert hashed_similarity([], "anything") == hashed_similarity(["x"], "") == 0.0
+
+
+def test_any_text_classifier_can_judge_the_topic(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    from stages.recipe.rewards import OffTopicSection
+
+    folder = tiny_bert(tmp_path / "bert")
+    config = BertConfig.from_pretrained(folder)
+    config.label2id, config.id2label = {"off": 0, "relevant": 1}, {0: "off", 1: "relevant"}
+    with torch.random.fork_rng():
+        model = BertForSequenceClassification(config)
+    model.save_pretrained(folder)
+    turn = Turn(0, SHOWN, Action("the goal is solved"))
+    pair = ("\n".join(m["content"] for m in SHOWN if m["role"] != "assistant"), turn.action.text)
+    tokens = AutoTokenizer.from_pretrained(folder)(*pair, return_tensors="pt")
+    with torch.no_grad():
+        p = float(model.eval()(**tokens).logits.softmax(-1)[0, 1])
+    for threshold, off in ((p + 1e-3, 1.0), (p - 1e-3, 0.0)):
+        options = OffTopicSection(classifier=folder, threshold=threshold)
+        assert off_topic(options)(turn, ()) == off
+    with pytest.raises(UsageError, match="label = on is no label of"):
+        off_topic(OffTopicSection(classifier=folder, label="on"))

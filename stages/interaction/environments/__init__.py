@@ -9,9 +9,11 @@ from pydantic import Field
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import Environment
 from stages.interaction.environments.code import CodeEnvironment, CodeOptions
+from stages.interaction.environments.human import HumanEnvironment, HumanOptions
 from stages.interaction.environments.plan import PlanEnvironment, PlanOptions
 from stages.interaction.environments.remote import RemoteEnvironment
 from stages.interaction.environments.report import ReportEnvironment, ReportOptions
+from stages.interaction.environments.service import ServiceEnvironment, ServiceOptions
 from stages.interaction.environments.sql import (
     SessionEnvironment,
     SessionOptions,
@@ -19,18 +21,26 @@ from stages.interaction.environments.sql import (
     SqlOptions,
 )
 
-EnvironmentOptions = Annotated[
-    SqlOptions | SessionOptions | CodeOptions | ReportOptions | PlanOptions,
-    Field(discriminator="name"),
-]
+AnyOptions = (
+    SqlOptions
+    | SessionOptions
+    | ServiceOptions
+    | CodeOptions
+    | ReportOptions
+    | PlanOptions
+    | HumanOptions
+)
+EnvironmentOptions = Annotated[AnyOptions, Field(discriminator="name")]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
 
 ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "sql": (SqlOptions, SqlEnvironment),
     "sql-session": (SessionOptions, SessionEnvironment),
+    "service": (ServiceOptions, ServiceEnvironment),
     "code": (CodeOptions, CodeEnvironment),
     "report": (ReportOptions, ReportEnvironment),
     "plan": (PlanOptions, PlanEnvironment),
+    "human": (HumanOptions, HumanEnvironment),
 }
 """Name to (options, environment)."""
 
@@ -42,9 +52,14 @@ def make_environment(options: EnvironmentOptions) -> Environment:
             f"unknown environment {options.name!r}; expected one of {', '.join(ENVIRONMENTS)}"
         )
     environment: Environment = ENVIRONMENTS[options.name][1](options)
-    if getattr(options, "workers", 0) and options.isolation == "process":
+    if getattr(options, "workers", 0) and getattr(options, "isolation", "") == "process":
         return RemoteEnvironment(options, environment)
     return environment
 
 
-__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment"]
+def needs_person(options: object) -> bool:
+    """Whether somebody must sit at the terminal while these options are played."""
+    return bool(getattr(options, "needs_person", False))
+
+
+__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment", "needs_person"]

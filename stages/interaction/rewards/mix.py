@@ -7,6 +7,7 @@ success always pays most, and an episode that only prolongs itself gains nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,16 +19,23 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "right_tool": 0.5,
     "right_arguments": 0.5,
     "useful_result": 0.1,
+    "final_state": 1.0,
+    "information": 0.5,
+    "judge": 1.0,
+    "policy_violation": -1.0,
     "invalid": -0.5,
     "off_topic": -0.3,
     "format": -0.2,
     "repeated": -0.3,
+    "empty": -0.2,
+    "babble": -0.3,
 }
 GOLD_DEPENDENT = ("sub_goal", "right_tool", "right_arguments", "useful_result")
 """Dense components that an environment may pay by what it knows of the right answer."""
 SUCCESS = "success"
 REWARD_MODEL = "reward_model"
 """Name of the raw score that a reward model puts on a turn."""
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class RewardMix:
     weights: Mapping[str, float] = field(default_factory=dict)
     dense_cap: float = 0.5
     """Most that all positive dense rewards of an episode may add up to (negative ones alike)."""
+    caps: Mapping[str, float] = field(default_factory=dict)
+    """Most that a component may add to, or take from, an episode: what could be farmed."""
     reward_model_weight: float = 0.0
     """Weight of the episode's mean score, in the units of ``weights``."""
     score_clip: float = 2.0
@@ -50,6 +60,9 @@ class RewardMix:
         weights = {**DEFAULT_WEIGHTS, **self.weights}
         if weights[SUCCESS] <= 0:
             raise ValueError(f"weight of success must be above 0, got {weights[SUCCESS]}")
+        unknown = sorted(set(self.caps) - {*weights, REWARD_MODEL})
+        if unknown or any(cap < 0 for cap in self.caps.values()):
+            raise ValueError(f"caps must be 0 or more, of known components, got {self.caps}")
         if self.score_std < 0:
             raise ValueError(f"score_std must not be negative, got {self.score_std}")
         object.__setattr__(self, "weights", weights)
@@ -66,7 +79,7 @@ class RewardMix:
         Caps are causal: a turn is paid what the turns before it have left of the cap.
         """
         left = {True: self.dense_cap, False: self.dense_cap}
-        rows = [self._raw(turn, len(trajectory.turns)) for turn in trajectory.turns]
+        rows = self._capped(trajectory)
         for row in rows:
             for positive in (True, False):
                 names = [n for n, v in row.items() if n != SUCCESS and v and (v > 0) == positive]
@@ -77,9 +90,31 @@ class RewardMix:
                     row[name] *= paid / wanted
         return rows
 
+    def capped(self, trajectory: Trajectory) -> dict[str, float]:
+        """What each component with a cap of its own lost to it in an episode, where it bit."""
+        if not self.caps:
+            return {}
+        lost = dict.fromkeys(self.caps, 0.0)
+        for turn, paid in zip(trajectory.turns, self._capped(trajectory), strict=True):
+            raw = self._raw(turn, len(trajectory.turns))
+            for name in (name for name in lost if name in raw):
+                lost[name] += abs(raw[name]) - abs(paid[name])
+        return {name: value for name, value in lost.items() if value > _ROUNDING}
+
     def totals(self, trajectory: Trajectory) -> list[float]:
         """Per turn: the sum of its components."""
         return [sum(row.values()) for row in self.weighted(trajectory)]
+
+    def _capped(self, trajectory: Trajectory) -> list[dict[str, float]]:
+        """Raw rows in which no component with a cap of its own moves an episode by more."""
+        rows = [self._raw(turn, len(trajectory.turns)) for turn in trajectory.turns]
+        for name, cap in self.caps.items():
+            left = cap
+            for row in (row for row in rows if name in row):
+                paid = min(abs(row[name]), left)
+                left -= paid
+                row[name] = math.copysign(paid, row[name])
+        return rows
 
     def _raw(self, turn: Turn, turns: int) -> dict[str, float]:
         unit = self.weights[SUCCESS]
