@@ -7,6 +7,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stages.common.errors import UsageError
+from stages.interaction.environments.adapters import (
+    ADAPTERS,
+    GymnasiumOptions,
+    TrlOptions,
+    with_name,
+)
 from stages.interaction.environments.base import Environment
 from stages.interaction.environments.sql import (
     SessionEnvironment,
@@ -15,17 +21,20 @@ from stages.interaction.environments.sql import (
     SqlOptions,
 )
 
-EnvironmentOptions = Annotated[SqlOptions | SessionOptions, Field(discriminator="name")]
+EnvironmentOptions = Annotated[
+    SqlOptions | SessionOptions | TrlOptions | GymnasiumOptions, Field(discriminator="name")
+]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
 
 ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "sql": (SqlOptions, SqlEnvironment),
     "sql-session": (SessionOptions, SessionEnvironment),
+    **ADAPTERS,
 }
 """Name to (options, environment)."""
 
 
-def make_environment(options: SqlOptions | SessionOptions) -> Environment:
+def make_environment(options: Any) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
@@ -35,4 +44,4 @@ def make_environment(options: SqlOptions | SessionOptions) -> Environment:
     return environment
 
 
-__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment"]
+__all__ = ["ADAPTERS", "ENVIRONMENTS", "EnvironmentOptions", "make_environment", "with_name"]

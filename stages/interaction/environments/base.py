@@ -46,6 +46,7 @@ class Step:
 
     ``rewards`` are named raw components: indicators in [0, 1] (``success``, ``sub_goal``,
     ``right_tool``, ``right_arguments``, ``useful_result``, ``invalid``); the recipe weighs them.
+    ``success`` may be graded, and paid in shares (below 0: taken back) over an episode's turns.
     ``terminated``: the task is over. ``truncated``: the machinery cut it (bootstrap).
     ``success`` is meaningful once the episode is over.
     """
