@@ -11,6 +11,7 @@ from aacli import (
     chat,
     collect,
     compare,
+    data,
     diff,
     doctor,
     env,
@@ -53,7 +54,8 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, plan, env, recipes, doctor,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, plan, data, env, recipes,
+    doctor,
 ):  # fmt: skip
     module.register(app)
 
