@@ -20,6 +20,7 @@ from aacli import (
     recipes,
     rl,
     run,
+    serve,
     sft,
     train_reward,
 )
@@ -54,7 +55,7 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, plan, data, env, recipes,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, plan, data, env, recipes,
     doctor,
 ):  # fmt: skip
     module.register(app)

@@ -42,7 +42,8 @@ def episode_metrics(
     Rates over turns: ``invalid_actions``, ``repeated_calls``. Rates over episodes: ``success``,
     ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
-    they take part in nothing else. ``seen_groups``: the groups of the training tasks; without
+    they take part in nothing else. ``new_segments`` is how often a program rewrote its history.
+    ``seen_groups``: the groups of the training tasks; without
     them ``seen`` and ``unseen`` are None.
     """
     played = [t for t in trajectories if t.error is None]
@@ -58,6 +59,7 @@ def episode_metrics(
         "invalid_actions": _mean(is_invalid(turn) for turn in turns),
         "repeated_calls": _mean(flag for t in played for flag in repeats(t)),
         "loops": _mean(has_loop(t) for t in played),
+        "new_segments": _mean(sum(map(starts_segment, t.turns)) for t in played),
         "same_error_again": _mean(flag for t in played for flag in errors_met_again(t)),
         "recovery_after_error": _mean(t.success for t in played if any(errors(t))),
         "success_by_turns": _by(played, lambda t: len(t.turns)),
@@ -90,6 +92,11 @@ def errors(trajectory: Trajectory) -> list[str]:
 def errors_met_again(trajectory: Trajectory) -> list[bool]:
     """For each different error of an episode: did the same one happen again later?"""
     return [count > 1 for count in Counter(errors(trajectory)).values()]
+
+
+def starts_segment(turn: Turn) -> bool:
+    """True where the conversation after a turn is another one than before it, continued."""
+    return bool(turn.info.get("new_segment"))
 
 
 def repeats(trajectory: Trajectory) -> list[bool]:

@@ -87,6 +87,16 @@ class NativePolicy:
                 replies[i] = reply
         return replies
 
+    def sampling(self, temperature: float, max_new_tokens: int) -> NativePolicy:
+        """A policy with the same weights, another temperature and another limit."""
+        return NativePolicy(
+            self._model,
+            self._tokenizer,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            reuse=self._reuse,
+        )
+
     def _job(
         self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], greedy: bool
     ) -> Job:

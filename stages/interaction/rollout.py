@@ -139,6 +139,8 @@ class _Episode:
     record: Trajectory
     turns: list[Turn] = field(default_factory=list)
     finished: bool = False
+    rewritten: Reset | None = None
+    """The conversation as it now stands, if the newest step told another one."""
 
     def __post_init__(self) -> None:
         reset = self._guarded(lambda: self.seat.environment.reset(self.task))
@@ -186,6 +188,8 @@ class _Episode:
         )
         turn = self._rewarded(turn, step)
         self.turns.append(turn)
+        if step.history is not None:
+            self.rewritten = Reset(step.history, self.record.tools, self.record.goal)
         self._settle(step)
 
     def trajectory(self) -> Trajectory:
@@ -203,7 +207,11 @@ class _Episode:
         if review:
             turn = replace(turn, produced={**turn.produced, REVIEW: review})
             self.turns[-1] = turn
-        self.seat.state.update(_visible(turn))
+        if self.rewritten is not None:
+            self.seat.state.reset(self.rewritten)
+            self.rewritten = None
+        else:
+            self.seat.state.update(_visible(turn))
 
     def _rewarded(self, turn: Turn, step: Step) -> Turn:
         turn = replace(turn, info=step.info)

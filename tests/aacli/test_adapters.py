@@ -108,8 +108,24 @@ def test_a_trl_class_trains(home, tmp_path):
 def test_a_gymnasium_world_trains(home, tmp_path):
     episodes = home.trained(f"{{gymnasium: '{HERE}:Talkative'}}", tmp_path / "rl")
     for episode in episodes:
-        texts = [t["action"]["text"].strip() for t in episode["turns"] if "invalid" not in t["info"]]
+        texts = [
+            t["action"]["text"].strip() for t in episode["turns"] if "invalid" not in t["info"]
+        ]
         assert earned(episode) == pytest.approx(sum(min(len(x), 50) for x in texts) / 100)
+    assert len({earned(episode) for episode in episodes}) > 1
+
+
+def test_a_program_that_owns_its_loop_trains(home, tmp_path):
+    programs = "tests.interaction.environments.programs"
+    episodes = home.trained(f"{{program: '{programs}:talker'}}", tmp_path / "rl")
+    for episode in episodes:
+        words = [turn["action"]["text"] for turn in episode["turns"]]
+        assert len(words) == 2
+        assert earned(episode) == pytest.approx(min(sum(map(len, words)), 100) / 100)
+        # The tokens that were sampled are the ones that the next prompt holds.
+        first, second = episode["turns"]
+        start = [*first["prompt_ids"], *first["action_ids"]]
+        assert second["prompt_ids"][: len(start)] == start
     assert len({earned(episode) for episode in episodes}) > 1
 
 

@@ -10,6 +10,7 @@ from stages.common.errors import UsageError
 from stages.interaction.environments.adapters import (
     ADAPTERS,
     GymnasiumOptions,
+    ProgramOptions,
     TrlOptions,
     with_name,
 )
@@ -22,7 +23,8 @@ from stages.interaction.environments.sql import (
 )
 
 EnvironmentOptions = Annotated[
-    SqlOptions | SessionOptions | TrlOptions | GymnasiumOptions, Field(discriminator="name")
+    SqlOptions | SessionOptions | TrlOptions | GymnasiumOptions | ProgramOptions,
+    Field(discriminator="name"),
 ]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
 

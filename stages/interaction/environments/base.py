@@ -59,6 +59,8 @@ class Step:
     checklist: tuple[ChecklistItem, ...] = ()
     privileged: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Message, ...] | None = None
+    """The whole conversation, where it is not the earlier one continued: a new segment begins."""
 
 
 @runtime_checkable

@@ -6,12 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 from stages.interaction.environments.adapters.gym import GymnasiumEnvironment
-from stages.interaction.environments.adapters.options import GymnasiumOptions, TrlOptions
+from stages.interaction.environments.adapters.options import (
+    GymnasiumOptions,
+    ProgramOptions,
+    TrlOptions,
+)
+from stages.interaction.environments.adapters.program import ProgramEnvironment
 from stages.interaction.environments.adapters.trl_class import TrlEnvironment
 
 ADAPTERS: dict[str, tuple[Any, Any]] = {
     "trl": (TrlOptions, TrlEnvironment),
     "gymnasium": (GymnasiumOptions, GymnasiumEnvironment),
+    "program": (ProgramOptions, ProgramEnvironment),
 }
 """Name to (options, environment); each name is also the key that a recipe gives."""
 
@@ -24,4 +30,4 @@ def with_name(section: Any) -> Any:
     return {"name": given[0], **section} if len(given) == 1 else section
 
 
-__all__ = ["ADAPTERS", "GymnasiumOptions", "TrlOptions", "with_name"]
+__all__ = ["ADAPTERS", "GymnasiumOptions", "ProgramOptions", "TrlOptions", "with_name"]

@@ -103,3 +103,15 @@ class GymnasiumOptions(AdapterOptions):
     """Key of info that tells whether the episode is won; none: by success_at."""
     opponent: Entry | None = None
     """module:function (observation) -> move, for the other seats of a TextArena game."""
+
+
+class ProgramOptions(AdapterOptions):
+    """A program that owns its loop and asks an OpenAI-compatible endpoint for the replies."""
+
+    name: Literal["program"] = "program"
+    """Which environment this is."""
+    program: Entry | tuple[str, ...] = Field(min_length=1)
+    """module:function (base_url, api_key, task) -> reward, or the words of a command, which finds
+    OPENAI_BASE_URL, OPENAI_API_KEY and AAC_TASK and posts {"reward": ...} to AAC_REWARD_URL."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Seconds the program may take between two requests; then its episode is dropped."""
