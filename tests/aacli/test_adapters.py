@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aacli.app import app
+from tests.interaction.environments.openenv_server import Echo, served
 from tests.tiny_models import tiny_qwen3
 
 HERE = "tests.interaction.environments.adapted"
@@ -90,7 +92,9 @@ def earned(episode: dict[str, Any]) -> float:
 
 
 def test_list_names_the_adapters_and_check_wants_a_recipe(aac: Callable[..., Any]):
-    assert {"trl", "gymnasium"} <= set(json.loads(aac("env", "list", "--json").stdout))
+    assert {"trl", "gymnasium", "program", "mcp", "openenv"} <= set(
+        json.loads(aac("env", "list", "--json").stdout)
+    )
     result = aac("env", "check", "trl")
     assert result.exit_code == 2 and "needs a recipe with environment: {trl: ...}" in result.stderr
 
@@ -126,6 +130,30 @@ def test_a_program_that_owns_its_loop_trains(home, tmp_path):
         first, second = episode["turns"]
         start = [*first["prompt_ids"], *first["action_ids"]]
         assert second["prompt_ids"][: len(start)] == start
+    assert len({earned(episode) for episode in episodes}) > 1
+
+
+def test_the_tools_of_an_mcp_server_train(home, tmp_path):
+    rows = [{"prompt": f"tell me of {name}"} for name in ("Emma", "Momo", "Ulysses")]
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shelf = "tests.interaction.environments.mcp_shelf"
+    server = json.dumps([sys.executable, "-m", shelf])
+    world = f"{{mcp: {server}, reward: '{shelf}:reply_length', tasks: {tasks}, reset_tool: clear}}"
+    episodes = home.trained(world, tmp_path / "rl")
+    for episode in episodes:
+        assert episode["tools"][0]["function"]["name"] == "put"
+        words = episode["turns"][-1]["action"]["text"]
+        assert earned(episode) == pytest.approx(min(len(words), 50) / 100)
+    assert len({earned(episode) for episode in episodes}) > 1
+
+
+def test_an_openenv_server_trains(home, tmp_path):
+    with served(Echo) as address:
+        episodes = home.trained(f"{{openenv: '{address}'}}", tmp_path / "rl")
+    for episode in episodes:
+        texts = [t["action"]["text"].strip() for t in episode["turns"]]
+        assert earned(episode) == pytest.approx(sum(min(len(x), 30) for x in texts) / 100)
     assert len({earned(episode) for episode in episodes}) > 1
 
 

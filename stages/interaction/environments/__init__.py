@@ -10,6 +10,8 @@ from stages.common.errors import UsageError
 from stages.interaction.environments.adapters import (
     ADAPTERS,
     GymnasiumOptions,
+    McpOptions,
+    OpenEnvOptions,
     ProgramOptions,
     TrlOptions,
     with_name,
@@ -23,7 +25,13 @@ from stages.interaction.environments.sql import (
 )
 
 EnvironmentOptions = Annotated[
-    SqlOptions | SessionOptions | TrlOptions | GymnasiumOptions | ProgramOptions,
+    SqlOptions
+    | SessionOptions
+    | TrlOptions
+    | GymnasiumOptions
+    | ProgramOptions
+    | McpOptions
+    | OpenEnvOptions,
     Field(discriminator="name"),
 ]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""

@@ -6,8 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from stages.interaction.environments.adapters.gym import GymnasiumEnvironment
+from stages.interaction.environments.adapters.mcp_tools import McpEnvironment
+from stages.interaction.environments.adapters.openenv import OpenEnvironment
 from stages.interaction.environments.adapters.options import (
     GymnasiumOptions,
+    McpOptions,
+    OpenEnvOptions,
     ProgramOptions,
     TrlOptions,
 )
@@ -18,6 +22,8 @@ ADAPTERS: dict[str, tuple[Any, Any]] = {
     "trl": (TrlOptions, TrlEnvironment),
     "gymnasium": (GymnasiumOptions, GymnasiumEnvironment),
     "program": (ProgramOptions, ProgramEnvironment),
+    "mcp": (McpOptions, McpEnvironment),
+    "openenv": (OpenEnvOptions, OpenEnvironment),
 }
 """Name to (options, environment); each name is also the key that a recipe gives."""
 
@@ -30,4 +36,12 @@ def with_name(section: Any) -> Any:
     return {"name": given[0], **section} if len(given) == 1 else section
 
 
-__all__ = ["ADAPTERS", "GymnasiumOptions", "ProgramOptions", "TrlOptions", "with_name"]
+__all__ = [
+    "ADAPTERS",
+    "GymnasiumOptions",
+    "McpOptions",
+    "OpenEnvOptions",
+    "ProgramOptions",
+    "TrlOptions",
+    "with_name",
+]

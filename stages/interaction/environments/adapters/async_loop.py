@@ -11,7 +11,7 @@ from typing import Any
 
 def run_async(coroutine: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> Any:
     """The coroutine's result, or its exception; TimeoutError after ``timeout_s`` seconds."""
-    future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
+    future = asyncio.run_coroutine_threadsafe(coroutine, background_loop())
     try:
         return future.result(timeout_s)
     except TimeoutError:
@@ -20,7 +20,8 @@ def run_async(coroutine: Coroutine[Any, Any, Any], timeout_s: float | None = Non
 
 
 @lru_cache(maxsize=1)
-def _loop() -> asyncio.AbstractEventLoop:
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The loop; started when it is first needed."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="aac-async", daemon=True).start()
     return loop

@@ -115,3 +115,45 @@ class ProgramOptions(AdapterOptions):
     OPENAI_BASE_URL, OPENAI_API_KEY and AAC_TASK and posts {"reward": ...} to AAC_REWARD_URL."""
     timeout_s: float = Field(60.0, gt=0)
     """Seconds the program may take between two requests; then its episode is dropped."""
+
+
+class McpOptions(AdapterOptions):
+    """The tools of an MCP server, with tasks and a reward function of the person's."""
+
+    name: Literal["mcp"] = "mcp"
+    """Which environment this is."""
+    mcp: str | tuple[str, ...] = Field(min_length=1)
+    """The words of the command that starts the server, or the URL of a running one."""
+    reward: Entry
+    """module:function (task, messages, call) -> reward, asked once at the end; call(tool,
+    **arguments) tells what a tool says."""
+    prompt: str = ""
+    """System message of every task; a task's own request is its column prompt."""
+    reset_tool: str | None = None
+    """Tool that clears the server, hidden from the agent; none: a new server per episode."""
+    timeout_s: float = Field(30.0, gt=0)
+    """Seconds a call may take; the agent is told when it takes longer."""
+
+    @model_validator(mode="after")
+    def _has_tasks(self) -> Self:
+        if self.tasks is None:
+            raise ValueError("an mcp environment needs tasks: rows with a column prompt")
+        if isinstance(self.mcp, str) and self.reset_tool is None:
+            raise ValueError(
+                "a running mcp server is shared by all episodes; name the reset_tool that clears "
+                "it, or give the command that starts one"
+            )
+        return self
+
+
+class OpenEnvOptions(AdapterOptions):
+    """A server that speaks OpenEnv's protocol."""
+
+    name: Literal["openenv"] = "openenv"
+    """Which environment this is."""
+    openenv: str = Field(pattern=r"^(ws|http)s?://")
+    """Address of the server, such as ws://127.0.0.1:8000."""
+    prompt: str = ""
+    """Said before the first observation: the rules, how to act."""
+    timeout_s: float = Field(30.0, gt=0)
+    """Seconds the server may take to answer; then the episode is dropped."""

@@ -1,0 +1,117 @@
+"""A connection to one MCP server, kept open by a task of its own on the background loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import Future
+from typing import Any
+
+from stages.common.errors import UsageError
+from stages.interaction.environments.adapters.async_loop import background_loop, run_async
+
+
+class McpConnection:
+    """Lists and calls the tools of a server: a command over stdio, or a URL."""
+
+    def __init__(self, server: str | tuple[str, ...], timeout_s: float) -> None:
+        """UsageError if the package is missing or the server does not come up."""
+        self._server, self._timeout_s = server, timeout_s
+        self._ready: Future[list[Any]] = Future()
+        self._stop = asyncio.Event()
+        self._client: Any = None
+        self._task = asyncio.run_coroutine_threadsafe(self._live(_package()), background_loop())
+        try:
+            self.tools = [_described(tool) for tool in self._ready.result(timeout_s)]
+        except Exception as error:
+            self._task.cancel()
+            raise UsageError(
+                f"environment.mcp: {server!r} does not answer as an MCP server "
+                f"({type(error).__name__}: {error}); check the command or the address."
+            ) from error
+
+    def call(self, name: str, arguments: Any) -> tuple[str, bool]:
+        """(the result as text, is it an error of the call?). Raises if the server is gone."""
+        mcp = _package()
+        try:
+            made = run_async(self._client.call_tool(name, dict(arguments)), self._timeout_s)
+        except TimeoutError:
+            return f"the tool {name} took longer than {self._timeout_s:g} s", True
+        except mcp.MCPError as refused:
+            if self._task.done():
+                raise
+            return str(refused), True
+        return _text(made), bool(made.is_error)
+
+    def close(self) -> None:
+        """Leave the server; one that we started ends."""
+        if not self._task.done():
+            background_loop().call_soon_threadsafe(self._stop.set)
+            self._task.result(self._timeout_s)
+
+    async def _live(self, mcp: Any) -> None:
+        try:
+            async with mcp.Client(_transport(self._server)) as client:
+                self._client = client
+                self._ready.set_result(await _listed(client))
+                await self._stop.wait()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(_first(error))
+
+
+async def _listed(client: Any) -> list[Any]:
+    tools: list[Any] = []
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            return tools
+
+
+def _transport(server: str | tuple[str, ...]) -> Any:
+    if isinstance(server, str):
+        return server
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    command, *words = server
+    # What servers say on their standard error is not for our screen.
+    log = open(os.devnull, "w")  # noqa: SIM115 (lives as long as the server)
+    return stdio_client(
+        StdioServerParameters(command=command, args=words, env=dict(os.environ)), errlog=log
+    )
+
+
+def _described(tool: Any) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": tool.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def _text(made: Any) -> str:
+    """The text of a result; other content is named, as our actors read text only."""
+    parts = [getattr(block, "text", None) or f"[{block.type}]" for block in made.content]
+    return "\n".join(parts)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What really went wrong, out of groups of exceptions."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _package() -> Any:
+    try:
+        import mcp
+    except ImportError:
+        raise UsageError(
+            "environment.mcp needs the package mcp, which is missing; pip install aac[mcp]."
+        ) from None
+    return mcp
