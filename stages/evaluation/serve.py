@@ -105,7 +105,7 @@ def conversation(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]
     """(what came before the first reply, a turn per reply) of a flat list of messages."""
     replies = [k for k, m in enumerate(messages) if m["role"] == "assistant"]
     head = list(messages[: replies[0]] if replies else messages)
-    ends = [*replies[1:], len(messages)]
+    ends = [*replies[1:], len(messages)] if replies else []
     turns = [
         Turn(
             index=index,

@@ -133,6 +133,7 @@ def test_a_program_that_owns_its_loop_trains(home, tmp_path):
     assert len({earned(episode) for episode in episodes}) > 1
 
 
+@pytest.mark.full
 def test_the_tools_of_an_mcp_server_train(home, tmp_path):
     rows = [{"prompt": f"tell me of {name}"} for name in ("Emma", "Momo", "Ulysses")]
     tasks = tmp_path / "tasks.jsonl"
@@ -157,6 +158,7 @@ def test_an_openenv_server_trains(home, tmp_path):
     assert len({earned(episode) for episode in episodes}) > 1
 
 
+@pytest.mark.full
 def test_check_plays_a_recipes_world(home, aac):
     recipe = home.recipe(f"{{trl: '{HERE}:Lockers', expert: '{HERE}:locker_expert'}}")
     result = aac("env", "check", recipe, "--json")

@@ -113,6 +113,7 @@ def test_commands_find_what_they_need_in_variables():
     assert crashed.error == "RuntimeError: the program ended with code 1 (out of luck)"
 
 
+@pytest.mark.full
 def test_the_contract_holds():
     options = ProgramOptions(program=f"{HERE}:parrot")
     checked = check_environment(options, episodes=6)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.adapters.async_loop import background_loop, run_async
+
+STARTS_WITHIN_S = 120.0
+"""A server may have much to import; that is no call of the agent's."""
+_IDLE: dict[tuple[str, ...], list[McpConnection]] = {}
+_LOCK = threading.Lock()
 
 
 class McpConnection:
@@ -16,13 +24,13 @@ class McpConnection:
 
     def __init__(self, server: str | tuple[str, ...], timeout_s: float) -> None:
         """UsageError if the package is missing or the server does not come up."""
-        self._server, self._timeout_s = server, timeout_s
+        self.server, self._timeout_s = server, timeout_s
         self._ready: Future[list[Any]] = Future()
         self._stop = asyncio.Event()
         self._client: Any = None
         self._task = asyncio.run_coroutine_threadsafe(self._live(_package()), background_loop())
         try:
-            self.tools = [_described(tool) for tool in self._ready.result(timeout_s)]
+            self.tools = [_described(tool) for tool in self._ready.result(STARTS_WITHIN_S)]
         except Exception as error:
             self._task.cancel()
             raise UsageError(
@@ -47,11 +55,16 @@ class McpConnection:
         """Leave the server; one that we started ends."""
         if not self._task.done():
             background_loop().call_soon_threadsafe(self._stop.set)
-            self._task.result(self._timeout_s)
+            self._task.result(STARTS_WITHIN_S)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server is still there."""
+        return not self._task.done()
 
     async def _live(self, mcp: Any) -> None:
         try:
-            async with mcp.Client(_transport(self._server)) as client:
+            async with mcp.Client(_transport(self.server)) as client:
                 self._client = client
                 self._ready.set_result(await _listed(client))
                 await self._stop.wait()
@@ -59,6 +72,31 @@ class McpConnection:
             if self._ready.done():
                 raise
             self._ready.set_exception(_first(error))
+
+
+def borrow(server: str | tuple[str, ...], timeout_s: float) -> McpConnection:
+    """A connection that another instance gave back, or a new one."""
+    with _LOCK:
+        waiting = _IDLE.get(tuple(server), [])
+        while waiting:
+            connection = waiting.pop()
+            if connection.alive:
+                return connection
+    return McpConnection(server, timeout_s)
+
+
+def give_back(connection: McpConnection) -> None:
+    """For the next who borrows: starting a server costs seconds."""
+    with _LOCK:
+        _IDLE.setdefault(tuple(connection.server), []).append(connection)
+
+
+@atexit.register
+def _leave_all() -> None:
+    for connection in [c for waiting in _IDLE.values() for c in waiting]:
+        with suppress(Exception):
+            connection.close()
+    _IDLE.clear()
 
 
 async def _listed(client: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.interaction.environments.adapters.adapter import Adapter, task_row
 from stages.interaction.environments.adapters.entry import load_entry
-from stages.interaction.environments.adapters.mcp_connection import McpConnection
+from stages.interaction.environments.adapters.mcp_connection import McpConnection, borrow, give_back
 from stages.interaction.environments.adapters.options import McpOptions
 from stages.interaction.environments.base import Reset, Step, Task
 from stages.interaction.trajectory import Action, Message, ToolCall
@@ -56,10 +56,14 @@ class McpEnvironment(Adapter):
         return Step(tuple(messages), rewards, terminated=ended, success=self._solved, info=info)
 
     def close(self) -> None:
-        """Leave the server."""
-        if self._connection is not None:
+        """Leave the server; one that can be told to forget is kept for the next instance."""
+        if self._connection is None:
+            return
+        if self.options.reset_tool is not None and self._connection.alive:
+            give_back(self._connection)
+        else:
             self._connection.close()
-            self._connection = None
+        self._connection = None
 
     def _called(self, call: ToolCall) -> tuple[Message, bool]:
         names = [tool["function"]["name"] for tool in self._tools]
@@ -88,7 +92,7 @@ class McpEnvironment(Adapter):
             self.close()
         if self._connection is None:
             server = self.options.mcp
-            self._connection = McpConnection(server, self.options.timeout_s)
+            self._connection = borrow(server, self.options.timeout_s)
         if tool is not None:
             self._asked(tool)
         return self._connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from stages.common.errors import UsageError
@@ -30,6 +31,7 @@ class OpenEnvironment(Adapter):
         self._schema = self._action_schema()
         self._text_field = _text_field(self._schema)
         self._socket: Any = None
+        self._open = ExitStack()
 
     def reset(self, task: Task) -> Reset:
         """Start an episode; the task's columns are the keywords of the server's reset."""
@@ -59,9 +61,8 @@ class OpenEnvironment(Adapter):
 
     def close(self) -> None:
         """End the session."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._open.close()
+        self._socket = None
 
     def _action(self, action: Action) -> dict[str, Any] | str:
         """The action's fields, or what is wrong with the reply."""
@@ -106,7 +107,8 @@ class OpenEnvironment(Adapter):
                 "pip install aac[openenv]."
             ) from None
         address = "ws" + self._address.removeprefix("http").removeprefix("ws") + "/ws"
-        return connect(address, open_timeout=self.options.timeout_s, max_size=2**24, proxy=None)
+        limits: dict[str, Any] = {"open_timeout": self.options.timeout_s, "max_size": 2**24}
+        return self._open.enter_context(connect(address, proxy=None, **limits))
 
     def _action_schema(self) -> dict[str, Any]:
         """From the server's own description. UsageError if nobody answers there."""

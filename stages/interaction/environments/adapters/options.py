@@ -123,7 +123,8 @@ class McpOptions(AdapterOptions):
     name: Literal["mcp"] = "mcp"
     """Which environment this is."""
     mcp: str | tuple[str, ...] = Field(min_length=1)
-    """The words of the command that starts the server, or the URL of a running one."""
+    """The words of the command that starts the server, or the URL of a running one, which all
+    episodes share: for tools that keep no state."""
     reward: Entry
     """module:function (task, messages, call) -> reward, asked once at the end; call(tool,
     **arguments) tells what a tool says."""
@@ -138,10 +139,10 @@ class McpOptions(AdapterOptions):
     def _has_tasks(self) -> Self:
         if self.tasks is None:
             raise ValueError("an mcp environment needs tasks: rows with a column prompt")
-        if isinstance(self.mcp, str) and self.reset_tool is None:
+        if isinstance(self.mcp, str) and self.reset_tool is not None:
             raise ValueError(
-                "a running mcp server is shared by all episodes; name the reset_tool that clears "
-                "it, or give the command that starts one"
+                "a running mcp server is shared by all episodes, so reset_tool would clear it "
+                "under the others; give the command that starts one"
             )
         return self
 
