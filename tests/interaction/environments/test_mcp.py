@@ -65,7 +65,6 @@ def test_an_episode_with_a_real_server(tasks):
         (format_call("clear", {}), "unknown tool 'clear'"),
         (format_call("put", {"title": "x", "copies": "many"}), "copies"),
         (format_call("put", {}), "title"),
-        (format_call("sleep", {"seconds": 4}), "took longer than 3 s"),
         ('{"name": "put", "arguments": {', "not valid JSON"),
     ],
 )
@@ -77,9 +76,19 @@ def test_errors_of_the_agent_are_observations(shared, text, words):
     assert said(environment, reset, format_call("look", {})).messages[0]["content"] == "empty"
 
 
+def test_a_call_that_takes_too_long_is_an_observation_too(shared):
+    environment, reset = shared
+    environment._connection._timeout_s = 0.2
+    try:
+        step = said(environment, reset, format_call("sleep", {"seconds": 1}))
+    finally:
+        environment._connection._timeout_s = 60.0
+    assert "sleep took longer than 0.2 s" in step.info["tool_error"] and not step.terminated
+
+
 @pytest.fixture(scope="module")
 def shared(tasks: Path) -> Any:
-    environment = make_environment(options(tasks, reset_tool="clear", timeout_s=3.0, max_turns=50))
+    environment = make_environment(options(tasks, reset_tool="clear", max_turns=50))
     yield environment, environment.reset(environment.tasks("train", 1, 0)[0])
     environment.close()
 

@@ -64,10 +64,12 @@ class McpConnection:
 
     async def _live(self, mcp: Any) -> None:
         try:
-            async with mcp.Client(_transport(self.server)) as client:
-                self._client = client
-                self._ready.set_result(await _listed(client))
-                await self._stop.wait()
+            # What servers say on their standard error is not for our screen.
+            with open(os.devnull, "w") as log:
+                async with mcp.Client(_transport(self.server, log)) as client:
+                    self._client = client
+                    self._ready.set_result(await _listed(client))
+                    await self._stop.wait()
         except BaseException as error:
             if self._ready.done():
                 raise
@@ -110,17 +112,14 @@ async def _listed(client: Any) -> list[Any]:
             return tools
 
 
-def _transport(server: str | tuple[str, ...]) -> Any:
+def _transport(server: str | tuple[str, ...], log: Any) -> Any:
     if isinstance(server, str):
         return server
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     command, *words = server
-    # What servers say on their standard error is not for our screen.
-    log = open(os.devnull, "w")  # noqa: SIM115 (lives as long as the server)
-    return stdio_client(
-        StdioServerParameters(command=command, args=words, env=dict(os.environ)), errlog=log
-    )
+    started = StdioServerParameters(command=command, args=words, env=dict(os.environ))
+    return stdio_client(started, errlog=log)
 
 
 def _described(tool: Any) -> dict[str, Any]:
