@@ -45,9 +45,9 @@ class ServedAgent:
         recipe = Recipe.model_validate(read_manifest(folder).recipe)
         # The folder has the template it was trained with; the recipe's file may be gone.
         model = SimpleNamespace(chat_template=None, dtype=recipe.model.dtype)
-        self._trained = recipe.rl.actor
+        self._usual = recipe.evaluation_sampling
         self._actor: LoadedActor = load_player(
-            folder, model=model, sampling=self._trained, state=recipe.state
+            folder, model=model, sampling=self._usual, state=recipe.state
         )
         if StateOptions.of(self._actor.state).review == "words":
             raise UsageError(
@@ -92,13 +92,13 @@ class ServedAgent:
 
     def _policy(self, request: ChatRequest, greedy: bool) -> Any:
         """As in training, but for what the request asks otherwise."""
-        temperature, limit = self._trained.temperature, self._trained.max_new_tokens
+        temperature, limit = self._usual.temperature, self._usual.max_new_tokens
         if request.temperature is not None and not greedy:
             temperature = request.temperature
         wanted = temperature, request.max_tokens or limit
         policy: Any = self._actor.policy
-        usual = self._trained.temperature, limit
-        return policy if wanted == usual else policy.sampling(*wanted)
+        usual = self._usual.temperature, limit
+        return policy if wanted == usual else policy.at(*wanted)
 
 
 def conversation(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:

@@ -63,13 +63,13 @@ class NativePolicy:
         self._kept: dict[tuple[int, ...], Kept] = {}
         self._weights = -1
 
-    def at(self, temperature: float) -> NativePolicy:
-        """The same model sampled at another temperature."""
+    def at(self, temperature: float, max_new_tokens: int | None = None) -> NativePolicy:
+        """The same model sampled at another temperature, and to another limit if given."""
         return NativePolicy(
             self._model,
             self._tokenizer,
             temperature=temperature,
-            max_new_tokens=self._limit,
+            max_new_tokens=max_new_tokens or self._limit,
             reuse=self._reuse,
         )
 
@@ -86,16 +86,6 @@ class NativePolicy:
             for i, reply in zip(rows, self._replies(job, decoded), strict=True):
                 replies[i] = reply
         return replies
-
-    def sampling(self, temperature: float, max_new_tokens: int) -> NativePolicy:
-        """A policy with the same weights, another temperature and another limit."""
-        return NativePolicy(
-            self._model,
-            self._tokenizer,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            reuse=self._reuse,
-        )
 
     def _job(
         self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], greedy: bool

@@ -6,9 +6,12 @@ rollout's policy says. Bound to this machine unless told otherwise; needs starle
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from stages.common.errors import AacError, RunError, UsageError
@@ -39,51 +42,61 @@ def chat_app(
     ``reward`` takes (episode, JSON) of what programs post back; ``model`` is the name under
     /v1/models.
     """
-    starlette = _starlette()
-
-    async def chat(request: Any) -> Any:
-        episode = request.path_params.get("episode", "")
-        try:
-            asked = read_request(await _body(request))
-            reply, message = await answer(episode, asked)
-        except AacError as error:
-            return _error(400, str(error))
-        except Gone as gone:
-            return _error(410, str(gone))
-        if asked.stream:
-            lines = events(asked, reply, message)
-            return starlette.StreamingResponse(lines, media_type="text/event-stream")
-        return starlette.JSONResponse(completion(asked, reply, message))
-
-    async def rewarded(request: Any) -> Any:
-        assert reward is not None
-        try:
-            reward(request.path_params["episode"], await _body(request))
-        except AacError as error:
-            return _error(400, str(error))
-        except Gone as gone:
-            return _error(410, str(gone))
-        return starlette.JSONResponse({"ok": True})
-
-    async def models(request: Any) -> Any:
-        data = [{"id": model, "object": "model", "owned_by": "aac"}]
-        return starlette.JSONResponse({"object": "list", "data": data})
-
-    def _error(status: int, words: str) -> Any:
-        told = {"error": {"message": words, "type": "invalid_request_error", "code": None}}
-        return starlette.JSONResponse(told, status_code=status)
-
+    web = _starlette()
+    handlers = _Handlers(web, answer, reward, model)
     routes = [
-        starlette.Route(f"{prefix}/v1/{path}", function, methods=[method])
+        web.Route(f"{prefix}/v1/{path}", function, methods=[method])
         for prefix in ("", "/episodes/{episode}")
         for path, function, method in (
-            ("chat/completions", chat, "POST"),
-            ("models", models, "GET"),
+            ("chat/completions", handlers.chat, "POST"),
+            ("models", handlers.models, "GET"),
         )
     ]
     if reward is not None:
-        routes.append(starlette.Route("/episodes/{episode}/reward", rewarded, methods=["POST"]))
-    return starlette.Starlette(routes=routes)
+        routes.append(web.Route("/episodes/{episode}/reward", handlers.rewarded, methods=["POST"]))
+    return web.Starlette(routes=routes)
+
+
+@dataclass(frozen=True)
+class _Handlers:
+    """What is done with each kind of request."""
+
+    web: Any
+    answer: Answer
+    reward: Callable[[str, Any], None] | None
+    model: str
+
+    async def chat(self, request: Any) -> Any:
+        """A reply, whole or as events."""
+        episode = request.path_params.get("episode", "")
+        try:
+            asked = read_request(await _body(request))
+            reply, message = await self.answer(episode, asked)
+        except (AacError, Gone) as error:
+            return self._refused(error)
+        if asked.stream:
+            lines = events(asked, reply, message)
+            return self.web.StreamingResponse(lines, media_type="text/event-stream")
+        return self.web.JSONResponse(completion(asked, reply, message))
+
+    async def rewarded(self, request: Any) -> Any:
+        """A reward comes back."""
+        assert self.reward is not None
+        try:
+            self.reward(request.path_params["episode"], await _body(request))
+        except (AacError, Gone) as error:
+            return self._refused(error)
+        return self.web.JSONResponse({"ok": True})
+
+    async def models(self, request: Any) -> Any:
+        """The one model there is."""
+        data = [{"id": self.model, "object": "model", "owned_by": "aac"}]
+        return self.web.JSONResponse({"object": "list", "data": data})
+
+    def _refused(self, error: Exception) -> Any:
+        told = {"error": {"message": str(error), "type": "invalid_request_error", "code": None}}
+        status = 410 if isinstance(error, Gone) else 400
+        return self.web.JSONResponse(told, status_code=status)
 
 
 class BackgroundServer:
@@ -118,8 +131,6 @@ def make_server(app: Any, *, host: str, port: int) -> Any:
 
 
 async def _body(request: Any) -> Any:
-    import json
-
     if int(request.headers.get("content-length") or 0) > LARGEST_BODY:
         raise UsageError(f"the request is larger than {LARGEST_BODY} bytes.")
     try:
@@ -129,8 +140,6 @@ async def _body(request: Any) -> Any:
 
 
 def _starlette() -> Any:
-    from types import SimpleNamespace
-
     try:
         from starlette.applications import Starlette
         from starlette.responses import JSONResponse, StreamingResponse

@@ -60,7 +60,7 @@ def test_an_episode_with_a_real_server(tasks):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (format_call("fail", {}), "the shelf is too high"),
+        (format_call("fail", {}), "Error executing tool fail"),
         (format_call("burn", {}), "unknown tool 'burn'; tools: put, look"),
         (format_call("clear", {}), "unknown tool 'clear'"),
         (format_call("put", {"title": "x", "copies": "many"}), "copies"),
