@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stages.common.errors import AacError
+from stages.common.messages import encodable
 from stages.interaction.actions import parse_action
 from stages.interaction.environments.base import Environment, Reset, Step, Task
 from stages.interaction.generation import Generation, Policy, Request
@@ -146,6 +147,7 @@ class _Episode:
         reset = self._guarded(lambda: self.seat.environment.reset(self.task))
         if reset is None:
             return
+        reset = replace(reset, messages=encodable(reset.messages))
         limit = self.rules.max_turns or int(getattr(self.seat.environment, "max_turns", 0))
         if limit < 1:
             raise ValueError("collect() needs max_turns: the environment states none")
@@ -174,6 +176,7 @@ class _Episode:
         step = self._guarded(lambda: self.seat.environment.step(action))
         if step is None:
             return
+        step = replace(step, messages=encodable(step.messages))
         turn = Turn(
             index=len(self.turns),
             messages=tuple(request.messages),
@@ -189,7 +192,7 @@ class _Episode:
         turn = self._rewarded(turn, step)
         self.turns.append(turn)
         if step.history is not None:
-            self.rewritten = Reset(step.history, self.record.tools, self.record.goal)
+            self.rewritten = Reset(encodable(step.history), self.record.tools, self.record.goal)
         self._settle(step)
 
     def trajectory(self) -> Trajectory:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.common.errors import UsageError
-from stages.common.messages import Message, read_message, read_messages
+from stages.common.messages import Message, encodable, read_message, read_messages
 from stages.interaction.trajectory import Action
 
 _REFUSED = ("logit_bias", "frequency_penalty", "presence_penalty", "stop", "response_format")
@@ -48,7 +48,14 @@ class ChatReply:
 
 
 def read_request(body: Any) -> ChatRequest:
-    """A request's JSON. UsageError, in one sentence, on what cannot be honoured."""
+    """A request's JSON. UsageError, in one sentence, on what cannot be read or honoured."""
+    try:
+        return _request(body)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise UsageError(f"the request is malformed ({error}).") from error
+
+
+def _request(body: Any) -> ChatRequest:
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise UsageError("a request needs a JSON object with a list of messages.")
     if body.get("n", 1) not in (None, 1):
@@ -61,12 +68,12 @@ def read_request(body: Any) -> ChatRequest:
     tools = body.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise UsageError("tools must be a list of tool descriptions.")
-    messages = read_messages("the request's", body["messages"])
+    messages = encodable(read_messages("the request's", body["messages"]))
     if not messages:
         raise UsageError("messages is empty; give at least one.")
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     return ChatRequest(
-        messages=tuple(messages),
+        messages=messages,
         tools=tuple(tools),
         model=str(body.get("model") or "aac"),
         temperature=_number(body, "temperature"),

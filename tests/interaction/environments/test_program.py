@@ -135,9 +135,17 @@ GOOD = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         (GOOD | {"response_format": {"type": "json_object"}}, "response_format is not supported"),
         (GOOD | {"temperature": "hot"}, "temperature = 'hot' is not allowed"),
         (GOOD | {"tools": "all"}, "tools must be a list"),
+        (GOOD | {"max_tokens": "many"}, "is malformed"),
+        (GOOD | {"stream_options": "all"}, "is malformed"),
+        (GOOD | {"messages": [{"role": "assistant", "tool_calls": 5}]}, "is malformed"),
         (GOOD | {"messages": [{"role": "bob", "content": "x"}]}, "has the role 'bob'"),
     ],
 )
 def test_what_a_request_cannot_have(body, words):
     with pytest.raises(UsageError, match=words):
         read_request(json.loads(json.dumps(body)))
+
+
+def test_half_characters_are_replaced():
+    body = json.loads('{"messages": [{"role": "user", "content": "a\\ud800b"}]}')
+    assert read_request(body).messages[0]["content"] == "a\ufffdb"
