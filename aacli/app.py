@@ -55,8 +55,8 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, plan, data, env, recipes,
-    doctor,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, plan,
+    data, env, recipes, doctor,
 ):  # fmt: skip
     module.register(app)
 
