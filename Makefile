@@ -24,8 +24,8 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup quickstart sft reward rl eval bench base plan-check device-check lint test \
-	test-full clean
+.PHONY: help setup quickstart sft reward rl eval bench bench-states base plan-check device-check lint \
+	test test-full clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -81,6 +81,9 @@ bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against longer SFT 
 		done; \
 	done
 	$(BIN)/python -m stages.evaluation.seeds $(SEEDS:%=runs/bench/seed-%)
+
+bench-states: $(STAMP) ## what the state processors recall and cost over episodes of 60 turns
+	$(BIN)/python -m stages.evaluation.state_probes $(ARGS)
 
 base: $(STAMP) ## pretrain the tiny base model again (up to an hour)
 	$(BIN)/python -m stages.pretraining.run --output recipes/base --steps 5000 --seed 0

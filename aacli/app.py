@@ -16,6 +16,7 @@ from aacli import (
     doctor,
     env,
     evaluate,
+    export,
     plan,
     recipes,
     rl,
@@ -55,7 +56,7 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, plan,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, export, plan,
     data, env, recipes, doctor,
 ):  # fmt: skip
     module.register(app)

@@ -43,6 +43,8 @@ NO_TORCH = (
     "stages.evaluation.metrics",
     "stages.evaluation.intervals",
     "stages.evaluation.duel",
+    "stages.evaluation.long_episodes",
+    "stages.evaluation.state_probes",
     "stages.memory",
     "stages.study",
 )
@@ -104,6 +106,7 @@ ONLY_IN = {
     "deepspeed": {"stages.common.engine"},
     "accelerate": {"stages.common.engine"},
     "trl.experimental": {"stages.rl.trl_adapter"},
+    "peft": {"stages.common.adapters", "stages.common.quantized"},
 }
 # Whole-recipe objects stop where a command or stage is composed.
 KNOWS_RECIPE = {
@@ -120,7 +123,7 @@ KNOWS_RECIPE = {
 }
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8
 # The rollout is where environments, states, policy and rewards meet: all by keyword.
-MANY_PARAMETERS = {"stages.interaction.rollout.collect": 13}
+MANY_PARAMETERS = {"stages.interaction.rollout.collect": 14}
 
 
 def below(name: str, parents: set[str] | tuple[str, ...]) -> bool:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from stages.common.errors import HandoffError
+from stages.common.errors import HandoffError, UsageError
 from stages.common.run_folder import MANIFEST, read_json
 
 SCHEMA_VERSION = 1
@@ -31,7 +31,8 @@ _TOKENIZER_FILES = (
     "merges.txt",
 )
 _TEMPLATE_FILE = "chat_template.jinja"
-_MODEL_FILES = ("config.json", "generation_config.json")
+ADAPTER_CONFIG = "adapter_config.json"
+_MODEL_FILES = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 # Parts of tokenizer.json that calls to pad or cut change, and that say nothing about the mapping
 # from text to ids.
 _TOKENIZER_STATE = ("padding", "truncation")
@@ -48,6 +49,7 @@ class Manifest:
     seed: int
     versions: Mapping[str, str]
     base_model: str
+    """What the recipe started from."""
     content_hash: str
     """Of ``files``: one text that names this very checkpoint."""
     files: Mapping[str, str]
@@ -62,6 +64,8 @@ class Manifest:
     """Earlier stages: ``{name: {"path", "hash"}}``."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Final figures."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """``{"path", "hash"}`` of the whole model that the folder's adapters need; {}: none needed."""
     score: Mapping[str, float] | None = None
     """A reward model's ``{"mean", "std"}`` over the SFT actor's turns."""
     schema_version: int = SCHEMA_VERSION
@@ -110,7 +114,22 @@ def build_manifest(
         data=dict(data or {}),
         parents={name: _parent(path) for name, path in (parents or {}).items()},
         metrics=dict(metrics or {}),
+        base=_base(folder),
     )
+
+
+def adapter_base(folder: str | Path) -> str | None:
+    """Folder or hub id of the model that the adapters in ``folder`` need; None: it holds none.
+
+    Raises UsageError when it names no base.
+    """
+    config = Path(folder) / ADAPTER_CONFIG
+    if not config.is_file():
+        return None
+    base = read_json(config).get("base_model_name_or_path")
+    if not base:
+        raise UsageError(f"{config} names no base model; set base_model_name_or_path in it.")
+    return str(base)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -157,6 +176,11 @@ def verify_parent(path: Path, stage: str = "sft") -> Manifest:
         raise HandoffError(
             f"{path} was altered after its run finished ({altered} differs from its manifest); "
             f"restore it, or run aac {_command(stage)} again with --overwrite."
+        )
+    if manifest.base != _base(path):
+        raise HandoffError(
+            f"the adapters of {path} belong to the model {manifest.base.get('path')}, which has "
+            f"changed or is gone; restore it, or run aac {_command(stage)} again with --overwrite."
         )
     return manifest
 
@@ -217,6 +241,13 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _base(folder: Path) -> dict[str, str]:
+    base = adapter_base(folder)
+    if base is None:
+        return {}
+    return {"path": base, "hash": content_hash(Path(base)) if Path(base).is_dir() else ""}
 
 
 def _parent(path: Path) -> dict[str, str]:

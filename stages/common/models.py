@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.common import quantized
+from stages.common.adapters import attach, has_adapters, merged, save_adapters, saved_heads
 from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
+from stages.common.manifest import ADAPTER_CONFIG, adapter_base
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_GENERATION = "generation_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -40,7 +44,7 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
 def load_actor(
     path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = (), tokenizer: Any = None
 ) -> Any:
-    """The causal language model of a folder or hub id.
+    """The causal language model of a folder or hub id; adapters are merged into their base.
 
     ``dtype``: float32, bfloat16, or auto (float32 on a CPU, bfloat16 on a GPU). Parameters
     whose name contains a text of ``frozen`` take no gradient. UsageError: missing folder,
@@ -49,18 +53,39 @@ def load_actor(
     """
     from transformers import AutoModelForCausalLM
 
-    model, _ = _load(AutoModelForCausalLM, path, dtype=_dtype(dtype))
+    model, _ = _load_merged(AutoModelForCausalLM, path, dtype)
     if tokenizer is not None:
         check_vocabulary(model, tokenizer, path)
     freeze(model, frozen)
     return model
 
 
+def load_trained_actor(
+    path: str | Path, section: Any, *, dtype: str, tokenizer: Any, reference: bool = False
+) -> Any:
+    """The causal language model that is to learn: whole, or by adapters over frozen weights.
+
+    ``section`` has ``frozen`` and ``lora`` (a recipe's model section does); adapters in ``path``
+    are gone on with, and ``reference`` keeps a frozen copy of them. UsageError as ``load_actor``
+    and ``adapters.attach``, and for a quantised base without bitsandbytes or a GPU.
+    """
+    lora = section.lora
+    if lora is None:
+        return load_actor(path, dtype=dtype, frozen=section.frozen, tokenizer=tokenizer)
+    from transformers import AutoModelForCausalLM
+
+    base, start = _base_and_start(path)
+    model, _ = _load_frozen(AutoModelForCausalLM, base, dtype, lora.quantize)
+    check_vocabulary(model, tokenizer, path)
+    freeze(model, section.frozen)
+    return attach(model, lora, base=base, start=start, reference=reference)
+
+
 def load_reward_model(path: str | Path, *, dtype: str = "auto") -> Any:
     """A trained reward model; HandoffError if its head is not in the folder's weights."""
     from transformers import AutoModelForSequenceClassification
 
-    model, missing = _load(AutoModelForSequenceClassification, path, dtype=_dtype(dtype))
+    model, missing = _load_merged(AutoModelForSequenceClassification, path, dtype)
     if missing or model.config.num_labels != 1:
         lacking = ", ".join(sorted(missing)) or "a head with one output"
         raise HandoffError(
@@ -70,23 +95,53 @@ def load_reward_model(path: str | Path, *, dtype: str = "auto") -> Any:
     return model
 
 
-def new_reward_model(path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = ()) -> Any:
+def new_reward_model(
+    path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = (), lora: Any = None
+) -> Any:
     """The trunk of ``path`` under a fresh head with one output (seeded by the caller).
 
     Texts of ``frozen`` that only name parts of an actor (its output layer) are passed over.
+    ``lora``: adapters and the head learn, the trunk stands still; see ``load_adapted_actor``.
     """
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification as Architecture
 
-    model, missing = _load(
-        AutoModelForSequenceClassification, path, dtype=_dtype(dtype), num_labels=1
-    )
+    if lora is None:
+        model, missing = _load_merged(Architecture, path, dtype, num_labels=1)
+    else:
+        base, start = _base_and_start(path)
+        model, missing = _load_frozen(Architecture, base, dtype, lora.quantize, num_labels=1)
     head = set(_head_names(model))
     if missing - head:
         lacking = ", ".join(sorted(missing - head)[:3])
         raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
+    if lora is not None:
+        heads = sorted({name.rpartition(".")[0] for name in head})
+        return attach(model, lora, base=base, start=start, heads=heads)
     names = [name for name, _ in model.named_parameters()]
     freeze(model, [text for text in frozen if any(text in name for name in names)])
     return model
+
+
+def stored_dtype(path: str | Path) -> str:
+    """The type that the weights of a folder or hub id are kept in, by its config."""
+    from transformers import AutoConfig
+
+    kept = getattr(AutoConfig.from_pretrained(_source(path)), "dtype", None)
+    return str(kept or "float32").removeprefix("torch.")
+
+
+def load_trunk(path: str | Path) -> Any:
+    """The model below all heads, in float32; adapters are merged into their base.
+
+    Raises OSError, ValueError or UsageError for what is none.
+    """
+    from transformers import AutoModel
+
+    _, start = _base_and_start(path)
+    if start is None:
+        return AutoModel.from_pretrained(path, dtype=_dtype("float32"))
+    model = load_reward_model(path, dtype="float32") if saved_heads(start) else load_actor(path)
+    return model.base_model
 
 
 def padding_id(tokenizer: Any) -> int:
@@ -152,14 +207,20 @@ def save_folder(
 ) -> None:
     """A plain Hugging Face folder: weights, tokenizer, chat template, generation config, card.
 
+    Of a model with adapters only these, in peft's format: they name their base.
     The generation config is told every stop token, so that other programs stop there too.
     ``state_dict``: weights gathered elsewhere (sharded training).
     """
     _set_generation(model, tokenizer)
-    model.save_pretrained(path, state_dict=state_dict)
+    text = card or f"Trained with aac. Architecture: {type(model).__name__}."
+    if has_adapters(model):
+        save_adapters(model, path, state_dict)
+        if getattr(model, "generation_config", None) is not None:
+            model.generation_config.save_pretrained(path)
+        text += f" LoRA adapters over {adapter_base(path)}; aac export merges them."
+    else:
+        model.save_pretrained(path, state_dict=state_dict)
     tokenizer.save_pretrained(path)
-    name = type(model).__name__
-    text = card or f"Trained with aac. Architecture: {name}."
     (path / "README.md").write_text(f"---\nlibrary_name: transformers\n---\n\n{text}\n", "utf-8")
 
 
@@ -175,6 +236,45 @@ def _set_generation(model: Any, tokenizer: Any) -> None:
         model.generation_config = config = type(config)(bos_token_id=tokenizer.bos_token_id)
     config.eos_token_id = list(stops) if len(stops) > 1 else stops[0]
     config.pad_token_id = padding_id(tokenizer)
+
+
+def _load_merged(
+    architecture: Any, path: str | Path, dtype: str, **options: Any
+) -> tuple[Any, set[str]]:
+    """As ``_load``, with adapters merged (in float32) into their base; their heads lack nothing."""
+    base, start = _base_and_start(path)
+    if start is None:
+        return _load(architecture, path, dtype=_dtype(dtype), **options)
+    kept = set(saved_heads(start))
+    fitting = {"num_labels": 1} if kept else {}
+    model, missing = _load(architecture, base, dtype=_dtype("float32"), **(fitting | options))
+    model = merged(model, start).to(_dtype(dtype))
+    if (start / _GENERATION).is_file() and getattr(model, "generation_config", None):
+        model.generation_config = type(model.generation_config).from_pretrained(start)
+    return model, {name for name in missing if name.rpartition(".")[0] not in kept}
+
+
+def _load_frozen(
+    architecture: Any, base: str, dtype: str, quantize: str, **options: Any
+) -> tuple[Any, set[str]]:
+    """A base that adapters are to learn over, quantised if that was asked for."""
+    options = {"dtype": _dtype(dtype), **quantized.loading_options(quantize), **options}
+    model, missing = _load(architecture, base, **options)
+    return quantized.ready_to_train(model, quantize), missing
+
+
+def _base_and_start(path: str | Path) -> tuple[str, Path | None]:
+    """(the whole model, the folder of adapters to go on from or None)."""
+    base = adapter_base(path)
+    if base is None:
+        return str(path), None
+    looks_local = Path(base).is_absolute() or base.startswith(".")
+    if looks_local and not Path(base).is_dir():
+        raise UsageError(
+            f"The adapters of {path} need the model {base}, which is not there; put it back, or "
+            f"name its new place in {Path(path) / ADAPTER_CONFIG}."
+        )
+    return base, Path(path)
 
 
 def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set[str]]:

@@ -19,6 +19,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import integration_utils
 
+from stages.common.adapters import has_adapters
 from stages.common.errors import RunError, UsageError
 from stages.common.run_folder import MetricsWriter, RunFolder, checkpoint_step
 
@@ -30,6 +31,9 @@ _OURS = (
     "num_train_epochs",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "gradient_checkpointing",
+    "bf16",
     "learning_rate",
     "max_length",
     "packing",
@@ -100,8 +104,8 @@ def run_training(trainer: Any, folder: RunFolder) -> dict[str, float]:
 
 
 def as_served(model: Any, autocast: bool) -> Any:
-    """What is saved: on a GPU ``auto`` means bf16 weights once training is over."""
-    return model.to(torch.bfloat16) if autocast else model
+    """What is saved: bf16 weights where that was computed in; adapters stay as they learned."""
+    return model.to(torch.bfloat16) if autocast and not has_adapters(model) else model
 
 
 def processes() -> int:
@@ -148,15 +152,14 @@ class RunLog(TrainerCallback):
         self._step = step
 
 
-def precision(dtype: str) -> tuple[str, bool]:
+def precision(dtype: str, *, adapters: bool) -> tuple[str, bool]:
     """(type to load weights in, bf16 autocast?) for training.
 
-    ``auto`` trains float32 weights, on a GPU in bf16 autocast: AdamW steps at the usual rates are
-    smaller than bf16 weights can take up.
+    Weights that learn are float32 whatever is computed in: AdamW steps at the usual rates are
+    smaller than bf16 weights can take up. A base under ``adapters`` stands still, so bf16 will do.
     """
-    if dtype == "auto":
-        return "float32", torch.cuda.is_available()
-    return dtype, False
+    autocast = dtype == "bfloat16" or (dtype == "auto" and torch.cuda.is_available())
+    return "bfloat16" if autocast and adapters else "float32", autocast
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -195,7 +198,7 @@ def training_arguments(
             why = "is set by the recipe's own keys" if name in _OURS else "is unknown to TRL"
             raise UsageError(f"{section}.trainer.{name} {why} ({kind.__name__}); leave it out.")
     common = {
-        "gradient_checkpointing": False,
+        "gradient_checkpointing": None,  # the old name; transformers 5 mirrors the new one
         "train_sampling_strategy": "sequential",
         "logging_steps": LOG_EVERY,
         "save_strategy": "steps",

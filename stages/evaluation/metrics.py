@@ -42,8 +42,9 @@ def episode_metrics(
     Rates over turns: ``invalid_actions``, ``repeated_calls``. Rates over episodes: ``success``,
     ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
-    they take part in nothing else. ``new_segments`` is how often a program rewrote its history.
-    ``seen_groups``: the groups of the training tasks; without
+    they take part in nothing else; ``dropped_at`` counts them by the last action.
+    ``new_segments`` is how often a program rewrote its history. ``seen_groups``: the groups of
+    the training tasks; without
     them ``seen`` and ``unseen`` are None.
     """
     played = [t for t in trajectories if t.error is None]
@@ -54,6 +55,7 @@ def episode_metrics(
         "turns": _mean(len(t.turns) for t in played),
         "episodes": len(played),
         "dropped": len(trajectories) - len(played),
+        "dropped_at": dropped_at(trajectories),
         "components": _components(played, mix),
         "out_of_budget": _mean(t.out_of_budget for t in played),
         "invalid_actions": _mean(is_invalid(turn) for turn in turns),
@@ -67,6 +69,11 @@ def episode_metrics(
         "groups": _by(played, lambda t: t.group),
         **_seen_and_unseen(played, seen_groups),
     }
+
+
+def dropped_at(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """How many episodes the machinery dropped at each last action, by its name."""
+    return dict(sorted(Counter(t.dropped_at or "start" for t in trajectories if t.error).items()))
 
 
 def is_invalid(turn: Turn) -> bool:

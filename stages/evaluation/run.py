@@ -41,7 +41,11 @@ def no_reviewers(folder: Path, recipe: Recipe) -> None:
 def arena_of(recipe: Recipe) -> Arena:
     """The recipe's world as evaluation plays it; reward-model scores take no part."""
     return Arena.of(
-        recipe.environment, recipe.state, recipe.rl.rewards, parallel=recipe.evaluation.batch
+        recipe.environment,
+        recipe.state,
+        recipe.rl.rewards,
+        writer=recipe.model.actor,
+        parallel=recipe.evaluation.batch,
     )
 
 

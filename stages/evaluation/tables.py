@@ -43,6 +43,8 @@ def metrics_table(result: Mapping[str, Any]) -> Table:
         table.add_row(words, percent(result[key]))
     for key, words in _NUMBERS.items():
         table.add_row(words, number(result[key]))
+    for name, value in result["dropped_at"].items():
+        table.add_row(f"dropped at {name}", number(value))
     for name, value in result["components"].items():
         if value:
             table.add_row(f"reward: {name}", number(value, 3))

@@ -10,13 +10,14 @@ from typing import Any
 
 from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
+from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Demonstrator, Environment, Task
 from stages.interaction.generation import Policy
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rollout import Reviewer, collect
-from stages.interaction.states import StateProcessor, build_state
+from stages.interaction.states import StateOptions, StateProcessor, build_state
 from stages.interaction.states.base import CountTokens, content_bytes
 from stages.interaction.trajectory import Message, Trajectory
 
@@ -43,10 +44,15 @@ class Arena:
     """Reviews turns while they are played, where the state shows reviews."""
 
     @classmethod
-    def of(cls, environment: Any, state: Any, rewards: Any, *, parallel: int = 128) -> Arena:
-        """From a recipe's sections; reward-model scores take no part in its mix."""
+    def of(
+        cls, environment: Any, state: Any, rewards: Any, *, writer: Any = None, parallel: int = 128
+    ) -> Arena:
+        """From a recipe's sections; reward-model scores take no part in its mix.
+
+        ``writer``: folder or hub id of the frozen actor, where the state's summary is its own.
+        """
         mix = RewardMix(weights=rewards.weights, dense_cap=rewards.dense_cap)
-        return cls(environment, state, mix, parallel)
+        return cls(environment, StateOptions.of(state).written_by(writer), mix, parallel)
 
     def served(self, state: Any, reviewer: Reviewer | None = None) -> Arena:
         """The same world, shown through another state processor, with reviews or without."""
@@ -84,6 +90,7 @@ class Arena:
                 greedy=greedy,
                 actor_version=actor_version,
                 on_episode=lambda _: advance(),
+                crew=self.crew(),
             )
 
     def demonstrate(
@@ -98,7 +105,15 @@ class Arena:
                 seed=seed,
                 parallel=self.parallel,
                 on_episode=lambda _: advance(),
+                crew=self.crew(),
             )
+
+    def crew(self) -> Crew:
+        """As many steps at once as the environment's options say."""
+        options = self.environment
+        # An instance in a process of its own is timed there, from when it is asked.
+        timed = getattr(options, "isolation", "process") == "thread"
+        return Crew(getattr(options, "workers", 0), options.step_timeout_s if timed else None)
 
     def has_expert(self) -> bool:
         """Whether the environment demonstrates."""

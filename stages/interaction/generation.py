@@ -20,6 +20,8 @@ class Request:
     """(seed, iteration, episode, turn): what the row's random numbers are keyed by."""
     previous: Turn | None = None
     """The turn before, so that its sampled tokens can be kept as they are in the prompt."""
+    max_tokens: int = 0
+    """Most tokens of the prompt, where they are counted as the actor's; 0: nobody said."""
 
 
 @dataclass(frozen=True, slots=True)

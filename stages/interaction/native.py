@@ -134,7 +134,8 @@ class NativePolicy:
                 action_ids=last.action_ids,
                 messages=request.messages,
             )
-            if ids is not None:
+            # The same text sampled in shorter tokens may be longer than what the state counted.
+            if ids is not None and len(ids) <= (request.max_tokens or len(ids)):
                 return ids
         return encode_prompt(self._tokenizer, request.messages)
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.console import quiet_libraries, warn
-from stages.common.manifest import read_manifest
+from stages.common.errors import HandoffError
+from stages.common.manifest import Manifest, content_hash, read_manifest
 from stages.common.run_folder import MANIFEST
 from stages.interaction.generation import Policy
 from stages.interaction.rollout import Reviewer
 from stages.interaction.states import StateOptions
 from stages.interaction.states.base import CountTokens
+from stages.interaction.states.options import ACTOR
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,26 @@ def load_player(folder: str | Path, *, model: Any, sampling: Any, state: Any) ->
     )
 
 
-def served_state(folder: Path, state: Any) -> Any:
-    """The state configuration in the actor's manifest, else ``state``; says so if they differ."""
+def served_state(folder: Path, state: Any) -> StateOptions:
+    """The state configuration in the actor's manifest, else ``state``; says so if they differ.
+
+    Where the actor's summaries are written by its own frozen self, that is named. Raises
+    HandoffError if it is gone.
+    """
+    wanted = StateOptions.of(state)
     if not (folder / MANIFEST).is_file():
-        return state
-    recorded: Mapping[str, Any] = read_manifest(folder).state
-    if not recorded:
-        return state
-    served, wanted = StateOptions.of(recorded), StateOptions.of(state)
+        return wanted.written_by(folder)
+    manifest = read_manifest(folder)
+    recorded: Mapping[str, Any] = manifest.state
+    served = _recorded(folder, recorded, wanted) if recorded else wanted
+    if served.summary is not None and served.summary.writer == ACTOR:
+        return served.written_by(_frozen_actor(folder, manifest))
+    return served
+
+
+def _recorded(folder: Path, recorded: Mapping[str, Any], wanted: StateOptions) -> StateOptions:
+    """What the manifest says; a warning if a person wants something else."""
+    served = StateOptions.of(recorded)
     if served != wanted:
         names = [n for n, v in vars(served).items() if v != getattr(wanted, n)]
         warn(
@@ -77,3 +91,18 @@ def served_state(folder: Path, state: Any) -> Any:
             " it is shown the one it was trained with."
         )
     return served
+
+
+def _frozen_actor(folder: Path, manifest: Manifest) -> Path:
+    """The SFT actor that wrote the summaries in training: the folder itself after stage 1."""
+    parent = manifest.parents.get("sft")
+    if parent is None:
+        return folder
+    for place in (Path(parent["path"]), folder.parent / "sft"):
+        if place.is_dir() and content_hash(place) == parent["hash"]:
+            return place
+    raise HandoffError(
+        f"the summaries of {folder} are written by the SFT actor it was trained from "
+        f"(state.summary.writer = actor), but {parent['path']} is gone or was altered; bring it "
+        "back, there or as sft/ beside it."
+    )

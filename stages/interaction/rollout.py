@@ -7,18 +7,21 @@ episodes are admitted in task order, by counts, and every turn's random numbers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Thread
 from typing import Any
 
 from stages.common.errors import AacError
 from stages.common.messages import encodable
 from stages.interaction.actions import parse_action
+from stages.interaction.crew import Crew, StepTimeout
 from stages.interaction.environments.base import Environment, Reset, Step, Task
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.rewards.functions import REWARD_FUNCTIONS, RewardFunction
 from stages.interaction.states.base import StateOverflow, StateProcessor
-from stages.interaction.trajectory import REVIEW, Message, Trajectory, Turn
+from stages.interaction.trajectory import REVIEW, Action, Message, Trajectory, Turn
 
 Reviewer = Callable[[Sequence[Trajectory]], Sequence[str]]
 """Unfinished episodes, without privileged facts -> the review of each one's newest turn in words,
@@ -40,51 +43,88 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     max_turns: int | None = None,
     indices: Sequence[int] | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
+    crew: Crew | None = None,
 ) -> list[Trajectory]:
     """Play one episode per task; the trajectories come back in task order.
 
     ``reviewer`` is asked after every tick, for all episodes that go on; its words are stored on
     the turn. ``max_turns`` is the environment's own unless given. ``indices`` are the episodes'
     numbers in their keys (their positions in ``tasks`` unless given: a process that plays a share
-    of an iteration passes the numbers of its share). An exception of an environment drops its
-    episode (``Trajectory.error``); one of the policy, or an AacError, ends the collection.
+    of an iteration passes its numbers). The ``crew`` carries out the environments' calls. What an
+    environment raises drops its episode (``Trajectory.error``); the policy's errors and any
+    AacError end the collection.
     """
+    crew, on_episode = crew or Crew(), on_episode or _ignored
     numbers = range(len(tasks)) if indices is None else indices
     waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
     done: dict[int, Trajectory] = {}
-    running: list[_Episode] = []
-    seats: list[_Seat] = []
+    running, fresh, seats = list[_Episode](), list[_Episode](), list[_Seat]()
     rules = _Rules(reward_functions, max_turns)
     try:
         while waiting or running:
-            while waiting and len(running) < parallel:
-                place, task, number = waiting.pop()
+            fresh = []
+            for place, task, number in _taken(waiting, parallel - len(running)):
                 seat = seats.pop() if seats else _Seat(make_environment, make_state)
-                record = Trajectory(task.id, task.kind, task.group, "", key=(*key, number))
-                record = replace(record, actor_version=actor_version)
-                running.append(_Episode(place, task, seat, rules, record))
-            acted = _tick(running, policy, greedy)
+                record = _record(task, (*key, number), actor_version)
+                fresh.append(_Episode(place, task, seat, rules, record))
+            running += fresh
+            _start(fresh, crew)
+            acted = _tick(running, policy, greedy, crew)
             _go_on([episode for episode in acted if not episode.finished], reviewer)
-            for episode in [e for e in running if e.finished]:
-                running.remove(episode)
+            for episode in _ended(running):
                 seats.append(episode.seat)
                 done[episode.place] = episode.trajectory()
-                if on_episode is not None:
-                    on_episode(done[episode.place])
+                on_episode(done[episode.place])
     finally:
-        for seat in [*seats, *(episode.seat for episode in running)]:
-            seat.close()
+        _close_all([*seats, *(episode.seat for episode in running)])
     return [done[place] for place in range(len(tasks))]
 
 
-def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool) -> list[_Episode]:
+def _ignored(_: Trajectory) -> None:
+    """Nobody wants to know of single episodes."""
+
+
+def _taken(waiting: list[Any], count: int) -> list[Any]:
+    """Up to ``count`` of those who wait, last first."""
+    return [waiting.pop() for _ in range(min(len(waiting), count))]
+
+
+def _record(task: Task, key: tuple[int, ...], actor_version: int) -> Trajectory:
+    return Trajectory(task.id, task.kind, task.group, "", key=key, actor_version=actor_version)
+
+
+def _ended(running: list[_Episode]) -> list[_Episode]:
+    """The episodes that are over; they are running no more."""
+    ended = [episode for episode in running if episode.finished]
+    running[:] = [episode for episode in running if not episode.finished]
+    return ended
+
+
+def _start(fresh: Sequence[_Episode], crew: Crew) -> None:
+    """Start episodes in their environments."""
+    for episode, reset in zip(fresh, crew.each([e.reset for e in fresh]), strict=True):
+        episode.open(reset)
+
+
+def _close_all(seats: Iterable[_Seat]) -> None:
+    for seat in seats:
+        seat.close()
+
+
+def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool, crew: Crew) -> list[_Episode]:
     """One decision of every episode that still wants one; returns those."""
     asking = [(episode, request) for episode in running if (request := episode.request())]
     if not asking:
         return []
     replies = policy.generate([request for _, request in asking], greedy=greedy)
-    for (episode, request), reply in zip(asking, replies, strict=True):
-        episode.act(request, reply)
+    acting = [
+        (episode, request, reply, action)
+        for (episode, request), reply in zip(asking, replies, strict=True)
+        if (action := episode.decide(reply)) is not None
+    ]
+    steps = crew.each([partial(episode.step, action) for episode, _, _, action in acting])
+    for (episode, request, reply, action), step in zip(acting, steps, strict=True):
+        episode.act(request, reply, action, step)
     return [episode for episode, _ in asking]
 
 
@@ -113,20 +153,38 @@ class _Seat:
         self, make_environment: Callable[[], Environment], make_state: Callable[[], StateProcessor]
     ) -> None:
         self._make = make_environment
-        self.environment = make_environment()
+        self._made: Environment | None = None
         self.state = make_state()
 
-    def renew(self) -> None:
-        """After a fault nothing of the instance is trusted."""
-        self.close()
-        self.environment = self._make()
+    @property
+    def environment(self) -> Environment:
+        """The instance, made when it is first needed."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def renew(self, fault: Exception) -> None:
+        """After a fault nothing of the instance is trusted; one that hangs may hang in closing."""
+        if isinstance(fault, StepTimeout):
+            Thread(target=_close, args=(self._made,), daemon=True).start()
+        else:
+            _close(self._made)
+        self._made = None
 
     def close(self) -> None:
-        """Free what the environment holds; a fault in that can no longer hurt anyone."""
-        try:
-            self.environment.close()
-        except Exception:
-            return
+        """Free what the environment holds."""
+        _close(self._made)
+        self._made = None
+
+
+def _close(environment: Environment | None) -> None:
+    """Close an instance; a fault in that can no longer hurt anyone."""
+    if environment is None:
+        return
+    try:
+        environment.close()
+    except Exception:
+        return
 
 
 @dataclass
@@ -143,9 +201,18 @@ class _Episode:
     rewritten: Reset | None = None
     """The conversation as it now stands, if the newest step told another one."""
 
-    def __post_init__(self) -> None:
-        reset = self._guarded(lambda: self.seat.environment.reset(self.task))
-        if reset is None:
+    def reset(self) -> Reset:
+        """Start the episode in its environment; may run in any thread."""
+        return self.seat.environment.reset(self.task)
+
+    def step(self, action: Action) -> Step:
+        """Carry out an action in the environment; may run in any thread."""
+        return self.seat.environment.step(action)
+
+    def open(self, reset: Reset | Exception) -> None:
+        """Take in what ``reset`` gave or raised."""
+        if isinstance(reset, Exception):
+            self._drop(reset, "reset")
             return
         reset = replace(reset, messages=encodable(reset.messages))
         limit = self.rules.max_turns or int(getattr(self.seat.environment, "max_turns", 0))
@@ -165,16 +232,21 @@ class _Episode:
             return None
         previous = _visible(self.turns[-1]) if self.turns else None
         key = (*self.record.key, len(self.turns))
-        return Request(messages, self.record.tools, key, previous)
+        return Request(messages, self.record.tools, key, previous, self.seat.state.max_tokens)
 
-    def act(self, request: Request, reply: Generation) -> None:
-        """Carry a reply out and record the turn."""
+    def decide(self, reply: Generation) -> Action | None:
+        """The action that a reply means; None if there was no room for one."""
         if reply.overflow:
             self._out_of_room("the prompt leaves no room for a reply in the model's context")
-            return
-        action = parse_action(reply.text, self.record.tools)
-        step = self._guarded(lambda: self.seat.environment.step(action))
-        if step is None:
+            return None
+        return parse_action(reply.text, self.record.tools)
+
+    def act(
+        self, request: Request, reply: Generation, action: Action, step: Step | Exception
+    ) -> None:
+        """Record the turn, of which ``step`` says what came or what was raised."""
+        if isinstance(step, Exception):
+            self._drop(step, action.calls[-1].name[:40] if action.calls else "no call")
             return
         step = replace(step, messages=encodable(step.messages))
         turn = Turn(
@@ -245,16 +317,12 @@ class _Episode:
         else:
             self._finish(error=reason)
 
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Run the environment; its faults end the episode, those meant for people the run."""
-        try:
-            return call()
-        except AacError:
-            raise
-        except Exception as fault:
-            self._finish(error=f"{type(fault).__name__}: {fault}")
-            self.seat.renew()
-            return None
+    def _drop(self, fault: Exception, last_action: str) -> None:
+        """An environment's faults end the episode, those meant for people the run."""
+        if isinstance(fault, AacError):
+            raise fault
+        self._finish(error=f"{type(fault).__name__}: {fault}", dropped_at=last_action)
+        self.seat.renew(fault)
 
     def _finish(self, **outcome: Any) -> None:
         self.finished = True

@@ -106,6 +106,8 @@ class Trajectory:
     """(seed, iteration, episode): what the random numbers were keyed by."""
     actor_version: int = 0
     error: str | None = None
+    dropped_at: str = ""
+    """With ``error``: the last tool called, ``no call`` or ``reset``."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able dictionary; ``from_json`` is its inverse."""

@@ -88,9 +88,9 @@ def _candidates(plan: Plan) -> Iterator[tuple[str, Job, int]]:
 def job_of(recipe: Recipe, model: Architecture, *, on_gpu: bool) -> Job:
     """The numbers of a recipe for a model of this shape."""
     section, reward = recipe.model, recipe.reward
-    lora = getattr(section, "lora", None)
+    lora = section.lora
     quantized = lora is not None and lora.quantize != "none"
-    again = bool(getattr(section, "activation_checkpointing", False))
+    again = section.activation_checkpointing
     weighed = recipe.rl.rewards.reward_model > 0
     bf16 = section.dtype == "bfloat16" or (section.dtype == "auto" and on_gpu)
     return Job(
@@ -111,8 +111,7 @@ def job_of(recipe: Recipe, model: Architecture, *, on_gpu: bool) -> Job:
 
 def _copy_bytes(recipe: Recipe, *, bf16: bool, quantized: bool) -> float:
     """Per weight: where the actor computes in bf16, rollouts are sampled from a rounded copy."""
-    generation = getattr(recipe.rl, "generation", None)
-    dtype = getattr(generation, "dtype", "auto")
+    dtype = recipe.rl.generation.dtype
     if dtype == "auto":
         return 2.0 if bf16 and not quantized else 0.0
     return {"float32": 4.0, "int8": 1.0}.get(dtype, 2.0)

@@ -22,13 +22,17 @@ def describe(recipe: Recipe, *, comments: bool = True) -> str:
 
 
 def _lines(recipe: Recipe, content: Mapping[str, Any]) -> Iterator[str]:
+    absent: set[tuple[str, ...]] = set()
     for known in walk(Recipe, recipe):
+        if known.path[:-1] in absent:
+            continue
         indent = "  " * (len(known.path) - 1)
         comment = " ".join((known.field.description or "").split())
         is_section = section_of(known.field.annotation, known.value) is not None
         if is_section and known.value is None:
-            continue
-        value = "" if is_section else " " + _flow(_at(content, known.path))
+            absent.add(known.path)
+        bare = is_section and known.path not in absent
+        value = "" if bare else " " + _flow(_at(content, known.path))
         line = f"{indent}{known.path[-1]}:{value}"
         yield f"{line:<{_COLUMN}}  # {comment}" if comment else line
 
@@ -41,5 +45,5 @@ def _flow(value: Any) -> str:
 
 def _at(content: Any, path: tuple[str, ...]) -> Any:
     for part in path:
-        content = content[part]
+        content = None if content is None else content[part]
     return content

@@ -19,6 +19,9 @@ from stages.recipe.source import apply_overrides, read_recipe
 _FOLDER_OR_WORD = {
     ("model", "actor"): (),
     ("reward", "base"): ("sft", "actor"),
+    ("state", "summary", "writer"): ("rules", "actor"),
+    ("state", "facts", "model"): (),
+    ("state", "memory", "embedder"): ("hashing",),
     ("rl", "critic", "trunk"): ("light", "scratch", "reward-model", "shared"),
 }
 

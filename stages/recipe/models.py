@@ -16,6 +16,24 @@ from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT, SUCC
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.messages import nearest
 from stages.recipe.section import Section
+from stages.recipe.state import StateSection
+
+
+class LoraSection(Section):
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): they alone learn, in float32."""
+
+    rank: int = Field(16, ge=1)
+    """Width r of the adapters."""
+    alpha: float = Field(32.0, gt=0)
+    """Their output is scaled by alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Before the adapters, in SFT and the reward model; never in RL, whose ratios it would blur."""
+    target_modules: tuple[str, ...] = ()
+    """Linear layers with adapters, by the ends of their names; none: all but the output layer."""
+    layers: int | None = Field(None, ge=1)
+    """Only this many of the uppermost layers get adapters; none: all."""
+    quantize: Literal["none", "4bit"] = "none"
+    """4bit: the base in 4-bit NF4 (QLoRA, arXiv:2305.14314); needs bitsandbytes and a GPU."""
 
 
 class ModelSection(Section):
@@ -24,26 +42,16 @@ class ModelSection(Section):
     actor: str
     """Hugging Face folder or hub id of the causal language model to start from."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Weights' type; auto is float32 on a CPU and bfloat16 on a GPU."""
+    """Type to compute in; auto is float32 on a CPU and bfloat16 on a GPU. What learns is kept in
+    float32 all the same: bfloat16 weights cannot take up steps as small as AdamW's."""
     frozen: tuple[str, ...] = ()
     """Parameters kept fixed in every stage: any whose name contains one of these texts."""
+    lora: LoraSection | None = None
+    """Train adapters over the frozen model instead of all its weights; {} takes the defaults."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, a third more time."""
     chat_template: Path | None = None
     """A jinja file that replaces the tokenizer's chat template."""
-
-
-class StateSection(Section):
-    """What the actor is shown each turn: the compact state S_t."""
-
-    exchanges: int = Field(8, ge=1)
-    """Sliding window: how many of the latest exchanges are shown."""
-    max_tokens: int = Field(2048, ge=32)
-    """Token budget of the whole prompt; older exchanges leave first, the goal never."""
-    checklist: bool = True
-    """Show goals and what is already solved after each observation (F4)."""
-    tool_prompt: Literal["full", "none"] = "full"
-    """full: describe tools and call format in a system message; none: the actor knows them."""
-    review: Literal["none", "words"] = "none"
-    """words: under each exchange the critic's review of it (from RL on; SFT shows none)."""
 
 
 class SftSection(Section):
@@ -125,6 +133,18 @@ class ActorSection(Section):
     of evaluation it makes the actor surer than it plays: slips of a hot actor cost it reward."""
     max_new_tokens: int = Field(96, ge=1)
     """Longest action in tokens."""
+    lora_layers: int | None = Field(None, ge=1)
+    """With model.lora: only adapters of this many uppermost layers learn in RL; none: all."""
+
+
+class GenerationSection(Section):
+    """The weights that rollouts are sampled with (F25)."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    """auto: the actor itself, or its bfloat16 copy where it computes in bfloat16; another type: a
+    copy, adapters merged in. int8 (dynamic quantisation of the linear layers) needs a CPU."""
+    importance_cap: float = Field(2.0, ge=1)
+    """A copy's rounding is made up for by importance weights per token, cut off at this value."""
 
 
 class PpoSection(Section):
@@ -202,6 +222,8 @@ class RlSection(Section):
     """Which actor is handed over: the last, or the best on the validation split."""
     actor: ActorSection = ActorSection()
     """The actor."""
+    generation: GenerationSection = GenerationSection()
+    """How rollouts are sampled."""
     critic: CriticSection = CriticSection()
     """The critic."""
     pool: PoolSection = PoolSection()
@@ -292,6 +314,21 @@ class Recipe(Section):
         """How the actor samples where it is measured or talked to, instead of trained."""
         temperature = self.evaluation.temperature or self.rl.actor.temperature
         return self.rl.actor.model_copy(update={"temperature": temperature})
+
+    @model_validator(mode="after")
+    def _adapters_where_they_are_asked_for(self) -> Recipe:
+        lora, rl = self.model.lora, self.rl
+        if lora is None and rl.actor.lora_layers is not None:
+            raise ValueError(
+                f"rl.actor.lora_layers = {rl.actor.lora_layers} is about adapters, but there are "
+                "none; give model.lora, or leave it out"
+            )
+        if lora and lora.quantize != "none" and rl.generation.dtype != "auto":
+            raise ValueError(
+                f"rl.generation.dtype = {rl.generation.dtype} merges the adapters into a copy, "
+                f"which a base in {lora.quantize} cannot take up; set it to auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _reviews_tell_no_secrets(self) -> Recipe:

@@ -7,7 +7,7 @@ our own runs for the smaller ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stages.recipe.models import Recipe
@@ -35,6 +35,10 @@ class Rate(Usual):
     """A usual range of learning rates, and the one taken when a recipe names none."""
 
     default: float
+
+    def times(self, factor: float) -> Rate:
+        """The same range, moved."""
+        return Rate(self.low * factor, self.high * factor, self.default * factor)
 
 
 @dataclass(frozen=True)
@@ -98,29 +102,37 @@ TARGET_PERIOD = Usual(1, 10)
 PRIORITY_EXPONENT = Usual(0.4, 1.0)
 VF_COEF = Usual(0.5, 1.0)
 ENCODER_RATE = Usual(1e-5, 1e-4)
+ADAPTER_RATE = 10
+"""Adapters learn best at about ten times the rate of whole weights (Schulman et al. 2025, "LoRA
+without regret")."""
 # A pretrained model forgets when RL's rate comes near SFT's (F21).
 _MOST_RL_OF_SFT = 0.1
 
 
-def size_class(parameters: int) -> SizeClass:
-    """The class a model of this many weights belongs to."""
-    return next(size for size in SIZES if parameters <= size.parameters)
+def size_class(parameters: int, *, adapters: bool = False) -> SizeClass:
+    """The class a model of this many weights belongs to, trained whole or by adapters."""
+    size = next(size for size in SIZES if parameters <= size.parameters)
+    if not adapters:
+        return size
+    rates = {stage: rate.times(ADAPTER_RATE) for stage, rate in size.rates.items()}
+    return replace(size, name=f"adapters on {size.name}", rates=rates)
 
 
-def default_learning_rate(stage: Stage, parameters: int) -> float:
+def default_learning_rate(stage: Stage, parameters: int, *, adapters: bool = False) -> float:
     """The rate a stage takes for a model of this size when the recipe names none."""
-    return size_class(parameters).rates[stage].default
+    return size_class(parameters, adapters=adapters).rates[stage].default
 
 
 def learning_rates(recipe: Recipe, parameters: int) -> dict[Stage, float]:
     """The rate of each stage: the recipe's, else the default for the model's size."""
+    adapters = recipe.model.lora is not None
     given: dict[Stage, float | None] = {
         "sft": recipe.sft.learning_rate,
         "reward": recipe.reward.learning_rate,
         "rl": recipe.rl.actor.learning_rate,
     }
     return {
-        stage: default_learning_rate(stage, parameters) if rate is None else rate
+        stage: default_learning_rate(stage, parameters, adapters=adapters) if rate is None else rate
         for stage, rate in given.items()
     }
 
@@ -131,7 +143,8 @@ def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[
     ``parameters`` counts the weights of the model that is trained; ``stage`` keeps the lines about
     that stage's section of the recipe, each of which belongs to one stage.
     """
-    size, ppo = size_class(parameters), recipe.rl.ppo
+    size = size_class(parameters, adapters=recipe.model.lora is not None)
+    ppo = recipe.rl.ppo
     # The bonus may fall to nothing in the end, at any size.
     final = Usual(0.0, size.entropy.high)
     rates = learning_rates(recipe, parameters)
@@ -151,7 +164,7 @@ def advice(recipe: Recipe, parameters: int, stage: Stage | None = None) -> list[
         watch = "critic/explained_variance and episode/success together"
         checks.append(("rl.critic.vf_coef", critic.value_weight, VF_COEF, watch))
     lines = [_line(*check, size.name) for check in checks if not check[2].holds(check[1])]
-    lines += _trunk_rate(recipe, size) + _relations(recipe, rates, size)
+    lines += _trunk_rate(recipe, size_class(parameters)) + _relations(recipe, rates, size)
     return [line for line in lines if stage is None or line.startswith(f"{stage}.")]
 
 
@@ -198,7 +211,7 @@ def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:
 def _relations(recipe: Recipe, rates: dict[Stage, float], size: SizeClass) -> list[str]:
     """Values that are unusual only beside another one."""
     lines = []
-    pretrained = size is not SIZES[0]
+    pretrained = size.parameters > SIZES[0].parameters
     if pretrained and rates["rl"] > _MOST_RL_OF_SFT * rates["sft"] * (1 + 1e-9):
         lines.append(
             f"rl.actor.learning_rate = {rates['rl']:g} is more than a tenth of sft.learning_rate = "

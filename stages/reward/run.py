@@ -22,7 +22,7 @@ from stages.interaction.arena import Arena, kept
 from stages.interaction.player import load_player
 from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Trajectory
-from stages.recipe.models import Recipe
+from stages.recipe.models import LoraSection, Recipe
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.reward.data import Pairs, build_pairs, read_preferences
 
@@ -112,7 +112,7 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     if section.data is not None:
         return Gathered(read_preferences(Path(section.data)), str(section.data))
     assert sft is not None
-    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
     episodes = play(recipe, arena, sft)
     rows = collect_preferences(
         episodes, min_margin=section.min_margin, discount=section.discount, mix=arena.mix
@@ -150,7 +150,7 @@ def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, d
     from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
 
     pairs = prepared.pairs
-    weights, autocast = precision(recipe.model.dtype)
+    weights, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)
     model = _new_model(recipe, prepared, weights)
     config = _config(recipe, folder, model, len(pairs.train), autocast)
     dataset = make_dataset(pairs.train).select(_order(recipe, pairs, config))
@@ -167,6 +167,11 @@ def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, d
     }
     folder.metrics.write(trainer.state.global_step, numbers)
     return as_served(model, autocast), done | figures
+
+
+def adapters_of(recipe: Recipe) -> LoraSection | None:
+    """model.lora is about the actor: a trunk from elsewhere is trained whole."""
+    return recipe.model.lora if recipe.reward.base in ("sft", "actor") else None
 
 
 def score_statistics(recipe: Recipe, model: Any, prepared: Prepared) -> dict[str, float]:
@@ -192,7 +197,9 @@ def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
     from stages.common.models import check_vocabulary, count_parameters, new_reward_model
 
     seed_everything(derived_seed(recipe.seed, HEAD))
-    model = new_reward_model(prepared.base, dtype=weights, frozen=recipe.model.frozen)
+    model = new_reward_model(
+        prepared.base, dtype=weights, frozen=recipe.model.frozen, lora=adapters_of(recipe)
+    )
     check_vocabulary(model, prepared.tokenizer, prepared.base)
     for line in advice(recipe, count_parameters(model), "reward"):
         warn(line)
@@ -255,7 +262,9 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
     from stages.reward.trainer import reward_config
 
     section = recipe.reward
-    rate = section.learning_rate or default_learning_rate("reward", count_parameters(model))
+    rate = section.learning_rate or default_learning_rate(
+        "reward", count_parameters(model), adapters=adapters_of(recipe) is not None
+    )
     per_step = section.batch_size * section.gradient_accumulation * processes()
     steps = max(math.ceil(section.epochs * pairs / per_step), 1)
     return reward_config(
@@ -269,6 +278,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
         logging_steps=min(LOG_EVERY, steps),
         save_steps=section.checkpoint_every or max(steps // 4, 1),
         bf16=autocast,
+        activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
     )

@@ -6,12 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.common.adapters import keep_upper
 from stages.common.chat import encode_prompt
 from stages.common.errors import UsageError
-from stages.common.models import count_parameters, load_actor, load_tokenizer
+from stages.common.models import (
+    count_parameters,
+    load_actor,
+    load_tokenizer,
+    load_trained_actor,
+)
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.common.seeding import derived_seed
+from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Policy
@@ -25,6 +32,7 @@ from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
 from stages.rl.rewarding import Rewarding
 from stages.rl.rows import ActorRow, actor_rows, demonstration
+from stages.rl.sampler import Sampler, copy_dtype
 from stages.rl.shared import SharedHead
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
@@ -37,19 +45,21 @@ class Player:
     """Plays the current actor in the recipe's environment."""
 
     def __init__(
-        self, recipe: Recipe, actor: Any, tokenizer: Any, reviewer: Reviewer | None = None
+        self,
+        recipe: Recipe,
+        actor: Any,
+        tokenizer: Any,
+        reviewer: Reviewer | None = None,
+        *,
+        sft: Path,
     ) -> None:
+        """``sft``: the frozen actor's folder, in case it writes summaries."""
         self.recipe, self.tokenizer = recipe, tokenizer
-        options = recipe.rl.actor
-        self.policy = NativePolicy(
-            actor,
-            tokenizer,
-            temperature=options.temperature,
-            max_new_tokens=options.max_new_tokens,
-        )
-        self.judged = self.policy.at(recipe.evaluation_sampling.temperature)
-        arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
-        self.arena = arena.served(recipe.state, reviewer)
+        self.sampler = build_sampler(recipe, actor, tokenizer)
+        arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
+        self.arena = arena.served(arena.state, reviewer)
+        self.dropped: list[Trajectory] = []
+        """Episodes of the latest iteration that the machinery dropped."""
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
         self.arena.tasks("train", 1, recipe.seed)
         self.validation = self.arena.tasks(
@@ -75,15 +85,55 @@ class Player:
         count = self.recipe.rl.episodes // each
         tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
         repeated = [task for task in tasks for _ in range(each)]
-        policy = self.policy.at(temperature_at(self.recipe.rl, version))
-        return kept(self.play(repeated, policy, key=key, version=version))
+        policy = self.sampler.policy(version).at(temperature_at(self.recipe.rl, version))
+        played = self.play(repeated, policy, key=key, version=version)
+        self.dropped = [episode for episode in played if episode.error is not None]
+        return kept(played)
 
     def evaluate(self, version: int) -> list[Trajectory]:
         """Validation tasks, the same each time. RunError if all episodes were dropped."""
         key = (self.recipe.evaluation.seed, EVALUATION_KEY)
-        episodes = self.play(self.validation, self.judged, key=key, version=version)
+        policy = self.sampler.policy(version).at(self.recipe.evaluation_sampling.temperature)
+        episodes = self.play(self.validation, policy, key=key, version=version)
         kept(episodes)
         return episodes
+
+
+def build_sampler(recipe: Recipe, actor: Any, tokenizer: Any) -> Sampler:
+    """Who plays: the actor, or its copy."""
+    options = recipe.rl.actor
+
+    def make(model: Any) -> NativePolicy:
+        return NativePolicy(
+            model,
+            tokenizer,
+            temperature=options.temperature,
+            max_new_tokens=options.max_new_tokens,
+        )
+
+    return Sampler(actor, make, sampled_in(recipe))
+
+
+def sampled_in(recipe: Recipe) -> str | None:
+    """The type of the copy that rollouts are sampled from; None: from the actor itself."""
+    lora = recipe.model.lora
+    _, autocast = precision(recipe.model.dtype, adapters=lora is not None)
+    quantized = lora is not None and lora.quantize != "none"
+    return copy_dtype(recipe.rl.generation.dtype, autocast=autocast, quantized=quantized)
+
+
+def build_models(recipe: Recipe, sft: Path, tokenizer: Any) -> tuple[Any, Any | None]:
+    """(actor, its reference), both from the SFT folder; None where adapters are switched off."""
+    section = recipe.model
+    dtype, _ = precision(section.dtype, adapters=section.lora is not None)
+    actor = load_trained_actor(sft, section, dtype=dtype, tokenizer=tokenizer, reference=True)
+    if section.activation_checkpointing:
+        actor.activation_checkpointing_enable()
+    if section.lora is None:
+        return actor, load_actor(sft, dtype=dtype).requires_grad_(False)
+    if recipe.rl.actor.lora_layers is not None:
+        keep_upper(actor, recipe.rl.actor.lora_layers)
+    return actor, None
 
 
 def build_trainer(
@@ -91,12 +141,11 @@ def build_trainer(
 ) -> AsymmetricPPOTrainer:
     """Actor and reference from the SFT folder, and TRL's set-up around them."""
     tokenizer = load_tokenizer(sft, recipe.model.chat_template)
-    # AdamW steps at RL's rates are smaller than bf16 weights can take up: auto trains in float32.
-    dtype = "float32" if recipe.model.dtype == "auto" else recipe.model.dtype
-    actor = load_actor(sft, dtype=dtype, frozen=recipe.model.frozen, tokenizer=tokenizer)
-    reference = load_actor(sft, dtype=dtype).requires_grad_(False)
-    options = recipe.rl.actor
-    rate = options.learning_rate or default_learning_rate("rl", count_parameters(actor))
+    actor, reference = build_models(recipe, sft, tokenizer)
+    options, adapters = recipe.rl.actor, recipe.model.lora is not None
+    rate = options.learning_rate or default_learning_rate(
+        "rl", count_parameters(actor), adapters=adapters
+    )
     arguments: dict[str, Any] = {
         "learning_rate": rate,
         **_schedule(rate, options.final_rate_fraction),
@@ -126,6 +175,7 @@ def build_trainer(
         reward_model=rewarding.scorer.model if rewarding.scorer else None,
         tokenizer=tokenizer,
         value_head=build_head(recipe.rl, actor),
+        autocast=precision(recipe.model.dtype, adapters=adapters)[1],
     )
 
 
@@ -179,6 +229,7 @@ def build_learner(
         epochs=ppo.epochs,
         minibatch_episodes=ppo.minibatch_episodes,
         microbatch_tokens=ppo.microbatch_tokens,
+        importance_cap=recipe.rl.generation.importance_cap if sampled_in(recipe) else None,
         sft_rows=(lambda: successes(pool)) if own else _stage_one(sft, ppo.sft_coef),
     )
 

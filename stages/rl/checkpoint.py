@@ -1,8 +1,8 @@
 """The full state of an RL run on disk, written under a temporary name and renamed.
 
-Resume is not warm start: weights, optimizer moments, schedule, critic, target network, counters
-all come back; random numbers are keyed and need no saving; the pool's episodes have files of their
-own, its priorities are here.
+Resume is not warm start: weights (of an actor with adapters only these), optimizer moments,
+schedule, critic, target network, counters all come back; random numbers are keyed and need no
+saving; the pool's episodes have files of their own, its priorities are here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from stages.common.adapters import restore, state_of
 from stages.common.errors import UsageError
 from stages.common.run_folder import checkpoint_step
 from stages.rl.baselines import Baseline
@@ -84,7 +85,7 @@ def load_checkpoint(
     if (folder / BEST).is_file():
         belongings.best.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / BEST, belongings.best)
-    trainer.actor.load_state_dict(state["actor"])
+    restore(trainer.actor, state["actor"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.lr_scheduler.load_state_dict(state["schedule"])
     baseline.load_state_dict(state["baseline"])
@@ -103,7 +104,7 @@ def _state(
     trainer: AsymmetricPPOTrainer, baseline: Baseline, belongings: Belongings
 ) -> dict[str, Any]:
     return {
-        "actor": trainer.actor.state_dict(),
+        "actor": state_of(trainer.actor),
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": _plain(trainer.lr_scheduler.state_dict()),
         "iteration": trainer.progress.iteration,

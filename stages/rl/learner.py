@@ -20,7 +20,13 @@ from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
-from stages.rl.losses import clip_count, clipped_surrogate, entropy
+from stages.rl.losses import (
+    capped_ratio,
+    clip_count,
+    clipped_surrogate,
+    effective_share,
+    entropy,
+)
 from stages.rl.rows import (
     ActorRow,
     RowBatch,
@@ -80,7 +86,8 @@ class Tally:
 class ActorLearner:
     """Epochs and minibatches over the rows of one rollout.
 
-    ``sft_rows`` gives, once an update, the rows that SFT mixing draws from.
+    ``sft_rows`` gives, once an update, the rows that SFT mixing draws from. ``importance_cap``:
+    a rounded copy of the actor samples; its rounding is made up for by weights cut off there.
     """
 
     def __init__(
@@ -90,9 +97,10 @@ class ActorLearner:
         epochs: int,
         minibatch_episodes: int,
         microbatch_tokens: int,
+        importance_cap: float | None = None,
         sft_rows: Callable[[], Sequence[ActorRow]] = list,
     ) -> None:
-        self.setup, self.epochs = setup, epochs
+        self.setup, self.epochs, self.importance_cap = setup, epochs, importance_cap
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
         self.parameters = [p for p in setup.learned.parameters() if p.requires_grad]
@@ -105,6 +113,28 @@ class ActorLearner:
             reference[row.mask] = chosen
             done.append(replace(row, reference=reference))
         return done
+
+    def with_rounding(
+        self, rows: Sequence[ActorRow], temperature: float
+    ) -> tuple[list[ActorRow], dict[str, float]]:
+        """The rows with the log-probs the actor itself gives, and weights for what the rounded copy
+        sampled instead; how far the two are apart. As they are where the actor itself sampled.
+        """
+        if self.importance_cap is None:
+            return list(rows), {}
+        done, gaps = [], []
+        self.setup.model.eval()
+        for row, own in self._scored(rows, self.setup.actor_logits, temperature):
+            gap = own - row.behaviour[row.mask]
+            behaviour, weight = torch.zeros_like(row.behaviour), torch.zeros_like(row.weight)
+            behaviour[row.mask], weight[row.mask] = own, capped_ratio(gap, cap=self.importance_cap)
+            done.append(replace(row, behaviour=behaviour, weight=weight))
+            gaps.append(gap)
+        apart = torch.cat(gaps)
+        return done, {
+            "sampling/logprob_gap": float(apart.abs().mean()),
+            "sampling/effective_size": effective_share(apart),
+        }
 
     def turn_log_ratios(self, episodes: Sequence[Trajectory], temperature: float) -> list[Tensor]:
         """Σ_tokens (log π − log μ) of every turn, (T,) per episode, by the actor as it is now.
@@ -134,7 +164,8 @@ class ActorLearner:
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
         """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
         nothing = [[0.0] * len(e.turns) for e in episodes]
-        rows = self.with_reference(actor_rows(episodes, nothing), temperature)
+        rows, _ = self.with_rounding(actor_rows(episodes, nothing), temperature)
+        rows = self.with_reference(rows, temperature)
         drift = [[0.0] * len(e.turns) for e in episodes]
         for row in rows:
             per_token = divergence.k1(row.behaviour, row.reference)
@@ -158,6 +189,7 @@ class ActorLearner:
         Raises RunError before a non-finite gradient reaches the weights.
         """
         tally, norms = Tally(), []
+        rows, rounding = self.with_rounding(rows, objective.temperature)
         rows = self.with_reference(rows, objective.temperature)
         imitated = self.sft_rows() if objective.sft_coef > 0 else []
         self.setup.model.train()
@@ -173,6 +205,7 @@ class ActorLearner:
         means = {
             name if "/" in name else f"actor/{name}": value for name, value in tally.means().items()
         }
+        means |= rounding
         return means | {
             "actor/kl": kl_to_reference(rows),
             "actor/grad_norm": float(np.mean(norms)),
@@ -293,7 +326,7 @@ def ppo_loss(
     """
     logprobs = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
     behaviour, reference = batch.behaviour[batch.mask], batch.reference[batch.mask]
-    surrogate = clipped_surrogate(
+    surrogate = batch.weight[batch.mask] * clipped_surrogate(
         logprobs, behaviour, batch.advantage[batch.mask], clip_range=objective.clip_range
     )
     bonus = entropy(log_policy)

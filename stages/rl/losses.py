@@ -41,6 +41,26 @@ def clip_count(logprobs: Tensor, behaviour_logprobs: Tensor, *, clip_range: floa
     return ((ratio - 1).abs() > clip_range).sum()
 
 
+def capped_ratio(log_ratio: Tensor, *, cap: float) -> Tensor:
+    """min(exp(log π − log μ), cap) per token, without gradient: the importance weight for tokens
+    that μ sampled in place of π, cut off so that no single token decides (Ionides 2008; for
+    samplers of other precision than the learner's: Yao et al. 2025, "Your efficient RL framework
+    secretly brings you off-policy RL training").
+
+    Raises ValueError for a cap below 1, which would shrink even equal policies' tokens.
+    """
+    if cap < 1:
+        raise ValueError(f"cap is {cap}; it must be at least 1")
+    return log_ratio.detach().exp().clamp(max=cap)
+
+
+def effective_share(log_ratio: Tensor) -> float:
+    """(Σw)² / (n Σw²) of w = exp(log π − log μ), (n,): 1 where the policies agree, towards 1/n
+    where one token carries everything (Kong 1992, effective sample size over n)."""
+    w = (log_ratio.double() - log_ratio.max()).exp()
+    return float(w.sum().square() / (len(w) * w.square().sum()))
+
+
 def entropy(log_policy: Tensor) -> Tensor:
     """−Σ_v π(v) log π(v). Args: log-probabilities (..., V). Returns (...)."""
     return -(log_policy.exp() * log_policy).sum(-1)

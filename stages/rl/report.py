@@ -29,6 +29,9 @@ def rollout_metrics(figures: Mapping[str, Any], episodes: Sequence[Trajectory]) 
     metrics = {"reward/total": figures["return"]}
     metrics |= {f"reward/{name}": value for name, value in figures["components"].items()}
     metrics |= {f"episode/{name}": figures[name] for name in EPISODE_FIGURES}
+    # Drop rates by last action: what an actor can use as a way out shows here.
+    count = figures["episodes"] + figures["dropped"]
+    metrics |= {f"dropped/{name}": n / count for name, n in figures["dropped_at"].items()}
     metrics["episode/action_tokens"] = float(
         sum(len(turn.action_ids) for e in episodes for turn in e.turns)
     )

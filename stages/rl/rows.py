@@ -7,7 +7,7 @@ turns of an episode share one row and every token is computed once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -24,7 +24,9 @@ class ActorRow:
     ids: Tensor
     mask: Tensor
     behaviour: Tensor
-    """log π of the sampling policy, at the sampling temperature."""
+    """log π before the update, at the sampling temperature: what the ratio is taken to."""
+    weight: Tensor
+    """min(π / μ, cap) of that π to the μ that sampled, where a rounded copy did; else 1."""
     advantage: Tensor
     """The advantage of the token's turn."""
     reference: Tensor
@@ -56,6 +58,7 @@ class RowBatch:
     ids: Tensor
     mask: Tensor
     behaviour: Tensor
+    weight: Tensor
     advantage: Tensor
     reference: Tensor
     returns: Tensor
@@ -86,8 +89,17 @@ def actor_rows(
                 if returns is not None:
                     goal[turn_of == t] = float(returns[i][t])
             ids = torch.tensor(merged.ids)
-            reference = torch.zeros_like(behaviour)
-            row = ActorRow(ids, mask, behaviour, advantage, reference, goal, turn_of, episode=i)
+            row = ActorRow(
+                ids=ids,
+                mask=mask,
+                behaviour=behaviour,
+                weight=mask.float(),
+                advantage=advantage,
+                reference=torch.zeros_like(behaviour),
+                returns=goal,
+                turn=turn_of,
+                episode=i,
+            )
             rows.append(row)
     return rows
 
@@ -96,12 +108,22 @@ def demonstration(row: Row) -> ActorRow:
     """A row of stage 1: its replies are the actions, nothing was sampled."""
     ids, mask = torch.tensor(row.input_ids), torch.tensor(row.action_mask, dtype=torch.bool)
     nothing = torch.zeros(len(ids))
-    return ActorRow(ids, mask, nothing, nothing, nothing, nothing, mask.long() - 1, episode=0)
+    return ActorRow(
+        ids=ids,
+        mask=mask,
+        behaviour=nothing,
+        weight=nothing,
+        advantage=nothing,
+        reference=nothing,
+        returns=nothing,
+        turn=mask.long() - 1,
+        episode=0,
+    )
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
     """Pad on the right with id 0: the mask says what counts, ids never do."""
-    names = ("ids", "mask", "behaviour", "advantage", "reference", "returns", "first")
+    names = [field.name for field in fields(RowBatch)]
     padded = {n: pad_sequence([getattr(r, n) for r in rows], batch_first=True) for n in names}
     return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()})
 

@@ -11,11 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
+from stages.common.adapters import has_adapters, restore, state_of
 from stages.common.console import progress, say, warn
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters, save_folder
 from stages.common.run_folder import RunFolder
+from stages.common.trl_trainer import as_served
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -81,6 +83,7 @@ class Session:
             self.trainer.actor,
             self.trainer.processing_class,
             build_reviewer(recipe, self.baseline, self.rewarding),
+            sft=sft,
         )
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
@@ -135,7 +138,7 @@ class Session:
         if self.recipe.rl.keep == "best" and self.best:
             _read_weights(self.trainer.learned, self._best_weights)
         save_folder(
-            self.trainer.actor,
+            as_served(self.trainer.actor, self.trainer.autocast),
             self.trainer.processing_class,
             self.folder.path,
             card=f"Actor of the aac recipe {self.recipe.name}, trained by asymmetric PPO.",
@@ -179,9 +182,8 @@ class Session:
         return self.learner.turn_log_ratios(episodes, self._temperature)
 
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        dropped = self.recipe.rl.episodes - len(episodes)
-        figures = episode_metrics(episodes, self.rewarding.mix) | {"dropped": dropped}
-        return rollout_metrics(figures, episodes)
+        played = [*episodes, *self.player.dropped]
+        return rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
 
     def _evaluate(self, iteration: int) -> dict[str, float]:
         """Sampled success on the validation split, the same tasks each time."""
@@ -217,15 +219,21 @@ class Session:
 
 
 def _write_weights(learned: Any, file: Path) -> None:
-    from safetensors.torch import save_model
+    from safetensors.torch import save_file, save_model
 
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    save_model(learned, str(partial))
+    if has_adapters(learned):
+        save_file(state_of(learned), str(partial))
+    else:
+        save_model(learned, str(partial))
     partial.replace(file)
 
 
 def _read_weights(learned: Any, file: Path) -> None:
-    from safetensors.torch import load_model
+    from safetensors.torch import load_file, load_model
 
-    load_model(learned, str(file))
+    if has_adapters(learned):
+        restore(learned, load_file(str(file)))
+    else:
+        load_model(learned, str(file))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PrinterCallback
 
+from stages.common.adapters import as_started
 from stages.common.logprobs import at_actions
 from stages.rl.critic.heads import ScalarHead
 
@@ -83,10 +85,15 @@ class TrlPPOSetup(PPOTrainer):
         reward_model: nn.Module | None,
         tokenizer: Any,
         value_head: ScalarHead | None = None,
+        autocast: bool = False,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        """``value_head``: (n, H) states to (n,) values, on the actor's trunk; None: none."""
+        """``reference``: None where the actor carries adapters, which are then switched off.
+        ``value_head``: (n, H) states to (n,) values, on the actor's trunk; None: none.
+        ``autocast``: compute in bfloat16, from whatever the weights are kept in.
+        """
         self.value_head = value_head
+        self.autocast = autocast
         stop = getattr(actor.generation_config, "eos_token_id", None)
         with warnings.catch_warnings():
             # TRL 1.12 reads attributes that transformers 5 has renamed; nothing a user can mend.
@@ -145,7 +152,7 @@ class TrlPPOSetup(PPOTrainer):
         and padding stands on the right: no action token ever looks at padding, so no attention
         mask is passed, and none can be inferred wrongly from ids.
         """
-        with at_actions(self.actor.get_output_embeddings(), action_mask, read):
+        with self.computing(), at_actions(self.actor.get_output_embeddings(), action_mask, read):
             output, _ = self.model(input_ids=ids, use_cache=False)
         logits: Tensor = output.logits[0]
         return logits
@@ -164,11 +171,22 @@ class TrlPPOSetup(PPOTrainer):
         return logits, outputs[0]
 
     def reference_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
-        """The same by the frozen reference (adapters off where the actor carries adapters)."""
-        with torch.no_grad(), self.null_ref_context():
-            model = self.ref_model if self.ref_model is not None else self.actor
-            with at_actions(model.get_output_embeddings(), action_mask):
-                logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+        """The same by the frozen reference; by the actor as it was before RL, its adapters off or
+        those of SFT in their place, where it carries adapters."""
+        if self.ref_model is not None:
+            return self._frozen_logits(self.ref_model, ids, action_mask)
+        with as_started(self.actor):
+            return self._frozen_logits(self.actor, ids, action_mask)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """In which every forward of the actor runs, whoever asks for it."""
+        device = self.accelerator.device.type
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=self.autocast)
+
+    def _frozen_logits(self, model: Any, ids: Tensor, action_mask: Tensor) -> Tensor:
+        head = model.get_output_embeddings()
+        with torch.no_grad(), self.computing(), at_actions(head, action_mask):
+            logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
         return logits
 
 

@@ -106,7 +106,8 @@ def _demonstrated(recipe: Recipe, tokenizer: Any) -> list[Example]:
     from stages.common.chat import encode_prompt
 
     seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
-    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
+    world, writer = (recipe.environment, recipe.state, recipe.rl.rewards), recipe.model.actor
+    arena = Arena.of(*world, writer=writer)
     tasks = arena.draw("train", recipe.sft.demonstrations, seed)
     episodes = arena.demonstrate(
         tasks, seed=seed, count_tokens=lambda messages: len(encode_prompt(tokenizer, messages))
@@ -135,7 +136,9 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
     from stages.sft.trainer import sft_config
 
     section = recipe.sft
-    rate = section.learning_rate or default_learning_rate("sft", count_parameters(model))
+    rate = section.learning_rate or default_learning_rate(
+        "sft", count_parameters(model), adapters=recipe.model.lora is not None
+    )
     return sft_config(
         folder.checkpoints,
         extra=section.trainer,
@@ -149,6 +152,7 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         logging_steps=min(LOG_EVERY, section.steps),
         save_steps=section.checkpoint_every or max(section.steps // 4, 1),
         bf16=autocast,
+        activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
         report_to=list(recipe.tracking.report_to) or "none",
     )
@@ -175,13 +179,13 @@ def _counts(examples: list[Example], rows: SftRows) -> dict[str, Any]:
 
 def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
     """(model, tokenizer, train in bf16 autocast?)"""
-    from stages.common.models import count_parameters, load_actor, load_tokenizer
+    from stages.common.models import count_parameters, load_tokenizer, load_trained_actor
     from stages.common.trl_trainer import precision
 
     section = recipe.model
     tokenizer = load_tokenizer(section.actor, section.chat_template)
-    weights, autocast = precision(section.dtype)
-    model = load_actor(section.actor, dtype=weights, frozen=section.frozen, tokenizer=tokenizer)
+    weights, autocast = precision(section.dtype, adapters=section.lora is not None)
+    model = load_trained_actor(section.actor, section, dtype=weights, tokenizer=tokenizer)
     for line in advice(recipe, count_parameters(model), "sft"):
         warn(line)
     return model, tokenizer, autocast

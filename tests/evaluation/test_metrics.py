@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from stages.evaluation.metrics import episode_metrics, has_loop, repeats
+from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.trajectory import Trajectory
+from stages.rl.report import rollout_metrics
 
 Episode = Callable[..., Trajectory]
 
@@ -113,3 +116,12 @@ def test_repeats_ignore_spelling_of_plain_text(episode: Episode) -> None:
         False,
         False,
     ]
+
+
+def test_dropped_episodes_are_counted_by_their_last_action(episode):
+    kept = [episode("query a"), episode("query b")]
+    lost = [replace(episode("query a"), error="gone", dropped_at=at) for at in ("query", "reset")]
+    figures = episode_metrics([*kept, *lost], RewardMix())
+    assert figures["dropped_at"] == {"query": 1, "reset": 1}
+    shown = {k: v for k, v in rollout_metrics(figures, kept).items() if k.startswith("dropped/")}
+    assert shown == {"dropped/query": 0.25, "dropped/reset": 0.25}

@@ -22,7 +22,7 @@ from stages.interaction.native import Job, NativePolicy, decode, pick
 from stages.interaction.network import takes_bias
 from stages.interaction.rollout import collect
 from stages.interaction.states import build_state
-from stages.interaction.trajectory import Trajectory
+from stages.interaction.trajectory import Action, Trajectory, Turn
 from tests.interaction.toys import BoxEnvironment, task
 from tests.tiny_models import tiny_llama, tiny_qwen3
 
@@ -103,6 +103,29 @@ def test_padding_on_either_side_gives_the_behaviour_logprobs(actor: Any, side: s
         start = (width - len(whole[row]) if side == "left" else 0) + len(turn.prompt_ids) - 1
         found = logp[row, start : start + len(turn.action_ids)]
         torch.testing.assert_close(found, torch.tensor(turn.logprobs), atol=1e-4, rtol=0)
+
+
+def test_a_prompt_that_would_pass_the_budget_is_encoded_afresh(actor: Any) -> None:
+    """The same words sampled letter by letter are more tokens than the state counted."""
+    model, tokenizer = actor
+    policy = NativePolicy(model, tokenizer, max_new_tokens=2)
+    shown = [{"role": "user", "content": "how many orders?"}]
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "answer"]
+    said = {"role": "assistant", "content": "answer"}
+    messages = [*shown, said, {"role": "user", "content": "done"}]
+    before = Turn(
+        0,
+        tuple(shown),
+        Action("answer"),
+        prompt_ids=tuple(encode_prompt(tokenizer, shown)),
+        action_ids=(*letters, tokenizer.eos_token_id),
+    )
+    budget = len(encode_prompt(tokenizer, messages))
+    for most in (0, budget + len(letters), budget):
+        [reply] = policy.generate([Request(messages, (), (0, 1), before, most)])
+        as_sampled = list(reply.prompt_ids[len(before.prompt_ids) :][: len(letters)]) == letters
+        assert as_sampled == (most != budget)
+        assert len(reply.prompt_ids) <= (most or 10**6)
 
 
 def test_training_ids_are_the_sampled_ones(actor: Any) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from stages.common.chat import encode_prompt
 from stages.common.models import load_tokenizer
 from stages.interaction.actions import format_call
+from stages.interaction.arena import about
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment
 from stages.interaction.environments.base import Environment, Task
@@ -25,6 +27,13 @@ from stages.interaction.trajectory import Trajectory
 from tests.tiny_models import tiny_llama
 
 OPTIONS = SqlOptions()
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "window": {},
+    "summary": {"summary": {"max_tokens": 64}},
+    "facts": {"facts": {"max_tokens": 64}},
+    "memory": {"memory": {"max_tokens": 64, "embedder": "hashing"}},
+}
+PROCESSORS["all"] = {k: v for options in PROCESSORS.values() for k, v in options.items()}
 
 
 def make() -> Environment:
@@ -52,7 +61,8 @@ class Replay:
 
 
 def play(tasks: Sequence[Task], policy: Any, **options: Any) -> list[Trajectory]:
-    return collect(tasks, make_environment=make, make_state=make_state, policy=policy, **options)
+    options = {"make_state": make_state} | options
+    return collect(tasks, make_environment=make, policy=policy, **options)
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +82,22 @@ def gilded(task: Task, gold: str) -> Task:
     return replace(task, payload={**task.payload, "questions": questions})
 
 
+@pytest.mark.parametrize("name", PROCESSORS)
 def test_altering_the_gold_leaves_every_prompt_identical(
-    tasks: list[Task], expert: list[Trajectory], tmp_path: Path
+    name: str, tasks: list[Task], expert: list[Trajectory], tmp_path: Path
 ) -> None:
-    """Through environment, checklist and state, down to the actor's token ids."""
+    """Through environment, checklist and every processor, down to the actor's token ids."""
+    narrow = {"tool_prompt": "none", "exchanges": 1, "max_tokens": 2000, **PROCESSORS[name]}
     tokenizer = load_tokenizer(tiny_llama(tmp_path))
     texts = [[turn.action.text for turn in episode.turns] for episode in expert]
     shown, played = [], []
     for gold in (None, "SELECT 'something else', 77"):
         policy = Replay(texts)
         altered = tasks if gold is None else [gilded(task, gold) for task in tasks]
-        played.append(play(altered, policy))
+        played.append(play(altered, policy, make_state=partial(build_state, narrow, about)))
         shown.append(policy.shown)
+    for piece in PROCESSORS[name]:
+        assert any(piece in turn.produced for episode in played[0] for turn in episode.turns)
     assert len(shown[0]) == sum(map(len, texts))
     assert shown[0] == shown[1]
     for (messages, _), (twin, _) in zip(*shown, strict=True):

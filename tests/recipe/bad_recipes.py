@@ -256,6 +256,26 @@ CASES = (
         ("sft.steps=x",),
     ),
     Bad(
+        "budgets of the state that leave no room",
+        GOOD + "state: {max_tokens: 256, summary: {max_tokens: 100}, facts: {max_tokens: 120}}",
+        (
+            "state",
+            "state.summary.max_tokens = 100, state.facts.max_tokens = 120 leave 36 of "
+            "state.max_tokens = 256",
+            "at least 64",
+        ),
+    ),
+    Bad(
+        "questions that nobody is there to ask",
+        GOOD + "state: {facts: {questions: ['who?']}}",
+        ("state.facts.questions", "expected one in state.facts.model"),
+    ),
+    Bad(
+        "unknown key of a processor",
+        GOOD + "state: {memory: {embeder: hashing}}",
+        ("state.memory.embeder is no known key", "did you mean state.memory.embedder"),
+    ),
+    Bad(
         "override without a value",
         GOOD,
         ("--set sft.steps is not understood", "path=value"),

@@ -53,6 +53,13 @@ def test_overrides_are_read_as_yaml_and_make_sections(good):
     assert recipe.seed == 9
 
 
+def test_adapters_are_off_until_asked_for_and_then_have_defaults(good):
+    assert load_recipe(good).model.lora is None
+    assert load_recipe(good, ["model.lora={}"]).model.lora.rank == 16
+    partly = load_recipe(good, ["model.lora.rank=4"]).model.lora
+    assert (partly.rank, partly.alpha, partly.quantize, partly.layers) == (4, 32, "none", None)
+
+
 def test_exponents_without_a_dot_are_numbers(good):
     good.write_text(GOOD + "sft: {learning_rate: 5e-4}\nrl: {trainer: {adam_epsilon: 1e-8}}")
     recipe = load_recipe(good)

@@ -43,6 +43,18 @@ def test_7b_class_has_the_rates_of_the_field():
     assert default_learning_rate("rl", LARGE) <= default_learning_rate("sft", LARGE) / 10
 
 
+def test_adapters_learn_at_ten_times_the_rates(recipe_with):
+    adapted = recipe_with("model.lora={}")
+    for parameters in (TINY, SMALL, MEDIUM, LARGE):
+        whole, ten = size_class(parameters), size_class(parameters, adapters=True)
+        for stage, rate in learning_rates(adapted, parameters).items():
+            assert rate == 10 * default_learning_rate(stage, parameters) == ten.rates[stage].default
+            assert ten.rates[stage].high == 10 * whole.rates[stage].high
+        assert advice(adapted, parameters) == []
+    (line,) = advice(recipe_with("model.lora={}", "sft.learning_rate=0.01"), LARGE, "sft")
+    assert "adapters on 7B-class models" in line
+
+
 def test_rates_fall_with_size():
     for stage in ("sft", "reward", "rl"):
         rates = [default_learning_rate(stage, n) for n in (TINY, SMALL, MEDIUM, LARGE)]

@@ -17,6 +17,10 @@ from stages.interaction.environments.adapters import (
     with_name,
 )
 from stages.interaction.environments.base import Environment
+from stages.interaction.environments.code import CodeEnvironment, CodeOptions
+from stages.interaction.environments.plan import PlanEnvironment, PlanOptions
+from stages.interaction.environments.remote import RemoteEnvironment
+from stages.interaction.environments.report import ReportEnvironment, ReportOptions
 from stages.interaction.environments.sql import (
     SessionEnvironment,
     SessionOptions,
@@ -27,6 +31,9 @@ from stages.interaction.environments.sql import (
 EnvironmentOptions = Annotated[
     SqlOptions
     | SessionOptions
+    | CodeOptions
+    | ReportOptions
+    | PlanOptions
     | TrlOptions
     | GymnasiumOptions
     | ProgramOptions
@@ -39,18 +46,23 @@ EnvironmentOptions = Annotated[
 ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "sql": (SqlOptions, SqlEnvironment),
     "sql-session": (SessionOptions, SessionEnvironment),
+    "code": (CodeOptions, CodeEnvironment),
+    "report": (ReportOptions, ReportEnvironment),
+    "plan": (PlanOptions, PlanEnvironment),
     **ADAPTERS,
 }
 """Name to (options, environment)."""
 
 
-def make_environment(options: Any) -> Environment:
+def make_environment(options: EnvironmentOptions) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
             f"unknown environment {options.name!r}; expected one of {', '.join(ENVIRONMENTS)}"
         )
     environment: Environment = ENVIRONMENTS[options.name][1](options)
+    if getattr(options, "workers", 0) and options.isolation == "process":
+        return RemoteEnvironment(options, environment)
     return environment
 
 

@@ -6,8 +6,7 @@ the finished turns, never ``privileged``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from stages.interaction.environments.base import Reset
@@ -21,27 +20,12 @@ class StateOverflow(Exception):
     """Not even the goal and the (cut) last exchange fit the token budget."""
 
 
-@dataclass(frozen=True)
-class StateOptions:
-    """What a recipe says about the state; the fields are described in its ``state`` section."""
-
-    exchanges: int = 8
-    max_tokens: int = 2048
-    checklist: bool = True
-    tool_prompt: str = "full"
-    review: str = "none"
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any] | Any) -> StateOptions:
-        """From a mapping, or from any object with these attributes (a recipe section)."""
-        if isinstance(options, Mapping):
-            return cls(**options)
-        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
-
-
 @runtime_checkable
 class StateProcessor(Protocol):
     """Makes S_t: ``reset``, then ``render`` and ``update`` in turns."""
+
+    max_tokens: int
+    """What ``render`` never exceeds."""
 
     def reset(self, reset: Reset) -> None:
         """Forget everything and start an episode."""
@@ -56,7 +40,41 @@ class StateProcessor(Protocol):
         ...
 
     def produced(self) -> dict[str, Any]:
-        """What the processor itself wrote into the latest ``render``, for the record."""
+        """What the processor itself wrote into the latest ``render``, for the record.
+
+        With it the turns on disk hold all of the processor's state: see ``replay``.
+        """
+        ...
+
+
+@runtime_checkable
+class Piece(Protocol):
+    """Speaks of the turns that have left the window, in one text within a budget of its own.
+
+    It is told every turn at once, and in time how many are shown no more: only of those it
+    speaks, so that nothing stands in a state twice.
+    """
+
+    name: str
+
+    def reset(self, reset: Reset) -> None:
+        """Forget everything and start an episode."""
+        ...
+
+    def update(self, turn: Turn) -> None:
+        """Take in a finished turn; ``turn.produced`` holds what was made for its own state."""
+        ...
+
+    def leave(self, left: int) -> None:
+        """The first ``left`` turns are shown no more; it never falls within an episode."""
+        ...
+
+    def render(self, query: str) -> str:
+        """What to show now, in view of ``query``: the newest request and result. May be empty."""
+        ...
+
+    def produced(self) -> dict[str, Any]:
+        """What it made for the latest ``render`` and who made it, JSON-able; empty for nothing."""
         ...
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from stages.common.models import load_trunk
 from stages.rl.critic.text import Reader, TokenizerReader, WordReader, view_ids, view_texts
 from stages.rl.critic.views import View
 
@@ -42,10 +43,11 @@ class EncoderTrunk(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path, *, max_tokens: int) -> EncoderTrunk:
-        """From a Hugging Face folder or hub id. Raises OSError/ValueError as transformers does."""
-        from transformers import AutoModel, AutoTokenizer
+        """From a Hugging Face folder or hub id; adapters are merged in. Raises
+        OSError/ValueError as transformers does."""
+        from transformers import AutoTokenizer
 
-        encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        encoder = load_trunk(folder)
         reader = TokenizerReader(AutoTokenizer.from_pretrained(folder))
         return cls(encoder, reader, max_tokens=max_tokens)
 

@@ -147,7 +147,9 @@ class Analyst:
         try:
             text, rewards = self._use(call.name, argument)
         except QueryError as error:
-            return [_message("tool", f"error: {error}", call.name)], {}, str(error)
+            # Who keeps the database busy pays for it, or waiting would be free.
+            cost = {"invalid": 1.0} if error.timed_out else {}
+            return [_message("tool", f"error: {error}", call.name)], cost, str(error)
         return [_message("tool", text, call.name)], rewards, None
 
     def _use(self, tool: str, argument: Any) -> tuple[str, dict[str, float]]:

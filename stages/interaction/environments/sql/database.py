@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stages.interaction.environments.sql import functions, words
 
 _READING = {
     sqlite3.SQLITE_SELECT,
@@ -17,26 +18,31 @@ _READING = {
     sqlite3.SQLITE_RECURSIVE,
 }
 _DENIED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"}
-_TOKEN = re.compile(
-    r"""'[^']*' | --[^\n]* | /\*.*?\*/ | "(?P<d>[^"]*)" | \[(?P<s>[^]]*)\] | `(?P<b>[^`]*)`
-    | (?P<w>[\w$]+)""",
-    re.VERBOSE | re.DOTALL,
-)
-"""Strings and comments (no group), names in any of SQLite's quotes, bare words."""
 _STEPS_BETWEEN_CHECKS = 200
 _VALUE_BYTES = 32_000
 """Longest string or blob SQLite may build or read. One function call cannot be interrupted, and
 some take the product of two lengths, so this bounds time as well as memory."""
 _RESULT_BYTES = 1_000_000
 """Fetching stops after the row that reaches this."""
-_PATTERN_BYTES = 100
-"""Longest pattern of LIKE and GLOB, and most characters that trim removes."""
+_MOST_COPIES = 50_000
+"""Most copies that nested SELECTs may make of one expression."""
+_PROGRAM_STEPS = 1400
+"""Most instructions of a statement's program. Between two checks of the time a program runs at
+most once through, so this bounds how late the check may come: a row of many calls is refused."""
 
 Cell = str | int | float | None
 
 
 class QueryError(Exception):
     """The agent's statement failed; the message is for the agent."""
+
+    timed_out = False
+
+
+class QueryTimeout(QueryError):
+    """The agent's statement took too long."""
+
+    timed_out = True
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,15 @@ class Database:
         self._deadline = 0.0
         self._read: set[str] = set()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _PATTERN_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 10_000)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 100)
         connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 100)
         connection.setlimit(sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 20)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        for name, strip in _TRIMS.items():
-            connection.create_function(name, 2, _trimming(strip), deterministic=True)
+        functions.install(connection, value_bytes=_VALUE_BYTES)
         self.schema = _schema(connection)
         """Table name to (column, type) pairs."""
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VDBE_OP, _PROGRAM_STEPS)
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._expired, _STEPS_BETWEEN_CHECKS)
 
@@ -88,6 +93,8 @@ class Database:
     def run(self, statement: str) -> Result:
         """Execute one SELECT. Raises ``QueryError`` with a message for the agent."""
         self._read.clear()
+        if words.copies(statement) > _MOST_COPIES:
+            raise QueryError("too many names repeated in nested SELECTs")
         self._deadline = time.monotonic() + self._time_limit_s
         try:
             cursor = self._connection.execute(statement)
@@ -96,7 +103,8 @@ class Database:
             rows, more = self._fetch(cursor)
             cursor.close()
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
-            raise QueryError(self._explain(error)) from None
+            late = "interrupted" in str(error)
+            raise (QueryTimeout if late else QueryError)(self._explain(error)) from None
         return Result(tuple(rows), more, self._tables(statement))
 
     def _fetch(self, cursor: sqlite3.Cursor) -> tuple[list[tuple[Cell, ...]], bool]:
@@ -116,8 +124,7 @@ class Database:
 
     def _tables(self, statement: str) -> frozenset[str]:
         """Tables a statement uses: SQLite does not report those it only joins or counts."""
-        found = (match[match.lastgroup] for match in _TOKEN.finditer(statement) if match.lastgroup)
-        names = {name.lower() for name in found}
+        names = set(words.names(statement))
         return frozenset(t for t in self.schema if t in self._read or t.lower() in names)
 
     def _explain(self, error: BaseException) -> str:
@@ -128,31 +135,17 @@ class Database:
             return "only reading is allowed"
         if "one statement at a time" in text:
             return "only one statement is allowed"
-        if "too big" in text or isinstance(error, MemoryError):
+        if isinstance(error, MemoryError):
+            return "the statement is too long or needs too much memory"
+        if "too big" in text:
             return "a value of the result is too big"
-        if "user-defined function" in text:  # trim is the only one
-            return f"trim takes at most {_PATTERN_BYTES} characters to remove"
+        if "user-defined function" in text:
+            return f"patterns and the characters of trim: at most {functions.PATTERN_LENGTH}"
         return text
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-
-_TRIMS = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
-
-
-def _trimming(strip: Callable[[str, str], str]) -> Callable[[Any, Any], str | None]:
-    """SQLite's two-argument trim, whose own takes minutes where both arguments are long."""
-
-    def trimmed(value: Any, characters: Any) -> str | None:
-        if value is None or characters is None:
-            return None
-        if len(str(characters)) > _PATTERN_BYTES:
-            raise ValueError("too many characters")
-        return strip(str(value), str(characters))
-
-    return trimmed
 
 
 def open_file(path: Path) -> sqlite3.Connection:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from stages.interaction.environments.parallel import ParallelOptions
+
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 TEMPLATES = (
@@ -60,10 +62,8 @@ class ExpertOptions(BaseModel):
         return cls(**dict.fromkeys(cls.model_fields, 0.0))
 
 
-class GeneratedOptions(BaseModel):
+class GeneratedOptions(ParallelOptions):
     """What the analyst's environments have in common: generated tasks, expert, limits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     max_turns: int
