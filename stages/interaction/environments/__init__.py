@@ -54,7 +54,7 @@ ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
 """Name to (options, environment)."""
 
 
-def make_environment(options: EnvironmentOptions) -> Environment:
+def make_environment(options: Any) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
