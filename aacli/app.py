@@ -11,6 +11,7 @@ from aacli import (
     chat,
     collect,
     compare,
+    data,
     diff,
     doctor,
     env,
@@ -20,6 +21,7 @@ from aacli import (
     recipes,
     rl,
     run,
+    serve,
     sft,
     train_reward,
 )
@@ -54,8 +56,8 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, export, plan, env, recipes,
-    doctor,
+    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, export, plan,
+    data, env, recipes, doctor,
 ):  # fmt: skip
     module.register(app)
 

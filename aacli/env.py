@@ -9,6 +9,7 @@ import typer
 
 from aacli.command import command, emit
 from aacli.options import Basics, RecipeOptions
+from stages.common.errors import UsageError
 
 NameOrRecipe = Annotated[
     str,
@@ -43,8 +44,13 @@ def check(environment: NameOrRecipe, options: RecipeOptions) -> None:
 
     Exit code 1 if it breaks the contract of environments.
     """
-    from stages.interaction.environments import ENVIRONMENTS
+    from stages.interaction.environments import ADAPTERS, ENVIRONMENTS
 
+    if environment in ADAPTERS and not Path(environment).is_file():
+        raise UsageError(
+            f"{environment} plays a world of yours, so it needs a recipe with "
+            f"environment: {{{environment}: ...}}; give that file."
+        )
     if environment in ENVIRONMENTS and not Path(environment).is_file():
         chosen = ENVIRONMENTS[environment][0]()
     else:

@@ -123,6 +123,7 @@ KNOWS_RECIPE = {
     "chat",
     "diff",
     "plan",
+    "serve",
 }
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8
 # The rollout is where environments, states, policy and rewards meet: all by keyword.

@@ -7,6 +7,7 @@ in the assistant's text: what our actors read and write.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from stages.common.errors import UsageError
 
 Message = dict[str, Any]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ROLES = {
     "system": "system",
@@ -38,6 +40,16 @@ def read_messages(place: str, items: Any) -> list[Message]:
     if not isinstance(items, Sequence):
         raise UsageError(f"{place} has {type(items).__name__} where messages were expected.")
     return [read_message(f"{place} message {k}", item) for k, item in enumerate(items, start=1)]
+
+
+def encodable(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages without half surrogate pairs, which no UTF-8 file or tokenizer can hold."""
+    return tuple(
+        m | {"content": _SURROGATE.sub("\ufffd", m["content"])}
+        if isinstance(m.get("content"), str) and not m["content"].isascii()
+        else m
+        for m in messages
+    )
 
 
 def with_system(messages: Sequence[Message], text: str) -> list[Message]:

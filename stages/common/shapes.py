@@ -47,7 +47,7 @@ class Preference:
 def read_dialogue(place: str, row: Row) -> Dialogue:
     """A row in any known shape; UsageError naming ``place`` otherwise."""
     messages, last_only = _dialogue_messages(place, row)
-    messages = _merge_assistants(messages)
+    messages = merge_assistants(messages)
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     if not messages:
@@ -68,7 +68,7 @@ def read_preference(place: str, row: Row) -> Preference:
         )
     context = _preference_context(place, row)
     sides = [
-        tuple(_merge_assistants([*context, *_side(place, name, row[name])]))
+        tuple(merge_assistants([*context, *_side(place, name, row[name])]))
         for name in ("chosen", "rejected")
     ]
     for name, side in zip(("chosen", "rejected"), sides, strict=True):
@@ -141,7 +141,7 @@ def _side(place: str, name: str, value: Any) -> list[Message]:
     return read_messages(f"{place} {name}", value)
 
 
-def _merge_assistants(messages: Sequence[Message]) -> list[Message]:
+def merge_assistants(messages: Sequence[Message]) -> list[Message]:
     """Neighbouring assistant messages (words, then a call) are one action."""
     merged: list[Message] = []
     for message in messages:

@@ -16,6 +16,7 @@ from stages.evaluation.policies import random_policy
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
 from stages.interaction.environments.base import SPLITS, Environment, Task
+from stages.interaction.rewards.mix import SUCCESS
 from stages.interaction.trajectory import Trajectory
 
 DRAWN = 32
@@ -143,15 +144,18 @@ def reset_clears(probe: Probe) -> Verdict:
 
 
 def plain_records(probe: Probe) -> Verdict:
-    """Episodes survive JSON; rewards are indicators from 0 to 1."""
+    """Episodes survive JSON; rewards are indicators from 0 to 1, shares of success from -1 to 1."""
     for episode in probe.episodes:
         row = json.loads(json.dumps(episode.to_json(), allow_nan=False))
         if json.dumps(Trajectory.from_json(row).to_json()) != json.dumps(episode.to_json()):
             return False, f"the episode of {episode.task_id} changes on a trip through JSON"
         for turn in episode.turns:
-            wrong = {n: v for n, v in turn.rewards.items() if not _is_indicator(v)}
+            wrong = {n: v for n, v in turn.rewards.items() if not _is_indicator(n, v)}
             if wrong:
-                return False, f"rewards must lie within 0 and 1, got {wrong}"
+                return False, (
+                    f"rewards must lie within 0 and 1, got {wrong}; an adapter divides those of "
+                    "its world by reward_scale"
+                )
     return True, f"{len(probe.episodes)} episodes"
 
 
@@ -248,5 +252,6 @@ def _visible(transcript: list[Any]) -> list[Any]:
     return [transcript[0], *transcript[1::2]]
 
 
-def _is_indicator(value: float) -> bool:
-    return math.isfinite(value) and 0 <= value <= 1
+def _is_indicator(name: str, value: float) -> bool:
+    """An adapted world may pay success in shares as it goes, and take some of it back."""
+    return math.isfinite(value) and (-1 if name == SUCCESS else 0) <= value <= 1

@@ -51,9 +51,10 @@ def episode_metrics(
     they take part in nothing else; ``dropped_at`` counts them by the last action,
     ``sick_simulator`` says how many of them a model that plays the user or the judge spoiled, and
     ``simulator_slips`` is the share of a simulated user's replies that took more than one try
-    (None without one). ``capped`` is, for each component with a cap of its own that bit, the mean
-    it lost per episode. ``seen_groups``: the groups of the training tasks; without them ``seen``
-    and ``unseen`` are None.
+    (None without one). ``new_segments`` is how often a program rewrote its history. ``capped`` is,
+    for each component with a cap of its own that bit, the mean it lost per episode.
+    ``seen_groups``: the groups of the training tasks; without them ``seen`` and ``unseen`` are
+    None.
     """
     played = [t for t in trajectories if t.error is None]
     turns = [turn for t in played for turn in t.turns]
@@ -72,6 +73,7 @@ def episode_metrics(
         "invalid_actions": _mean(is_invalid(turn) for turn in turns),
         "repeated_calls": _mean(flag for t in played for flag in repeats(t)),
         "loops": _mean(has_loop(t) for t in played),
+        "new_segments": _mean(sum(map(starts_segment, t.turns)) for t in played),
         "same_error_again": _mean(flag for t in played for flag in errors_met_again(t)),
         "recovery_after_error": _mean(t.success for t in played if any(errors(t))),
         "success_by_turns": _by(played, lambda t: len(t.turns)),
@@ -109,6 +111,11 @@ def errors(trajectory: Trajectory) -> list[str]:
 def errors_met_again(trajectory: Trajectory) -> list[bool]:
     """For each different error of an episode: did the same one happen again later?"""
     return [count > 1 for count in Counter(errors(trajectory)).values()]
+
+
+def starts_segment(turn: Turn) -> bool:
+    """True where the conversation after a turn is another one than before it, continued."""
+    return bool(turn.info.get("new_segment"))
 
 
 def repeats(trajectory: Trajectory) -> list[bool]:

@@ -138,3 +138,18 @@ def plain_table(title: str, first: str, *others: str) -> Table:
     for heading in others:
         table.add_column(heading, justify="right")
     return table
+
+
+def data_table(result: Mapping[str, Any]) -> Table:
+    """What ``aac data check`` found in a file."""
+    table = plain_table(str(result["file"]), "found", "rows")
+    for name, count in result["shapes"].items():
+        table.add_row(name, str(count))
+    table.add_row("cannot be used", str(result["bad"]))
+    for note, count in result["notes"].items():
+        table.add_row(f"note: {note}", str(count))
+    for name, count in (result["episodes"] or {}).items():
+        table.add_row(name.replace("_", " "), str(count))
+    table.add_row("read as it is by", ", ".join(result["readers"]) or DASH)
+    table.add_row("can become (--to)", ", ".join(result["can_become"]) or DASH)
+    return table

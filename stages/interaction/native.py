@@ -63,13 +63,13 @@ class NativePolicy:
         self._kept: dict[tuple[int, ...], Kept] = {}
         self._weights = -1
 
-    def at(self, temperature: float) -> NativePolicy:
-        """The same model sampled at another temperature."""
+    def at(self, temperature: float, max_new_tokens: int | None = None) -> NativePolicy:
+        """The same model sampled at another temperature, and to another limit if given."""
         return NativePolicy(
             self._model,
             self._tokenizer,
             temperature=temperature,
-            max_new_tokens=self._limit,
+            max_new_tokens=max_new_tokens or self._limit,
             reuse=self._reuse,
         )
 

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 from stages.common.errors import AacError
+from stages.common.messages import encodable
 from stages.interaction.actions import parse_action
 from stages.interaction.crew import Crew, StepTimeout
 from stages.interaction.environments.base import Environment, Reset, Step, Task
@@ -197,6 +198,8 @@ class _Episode:
     record: Trajectory
     turns: list[Turn] = field(default_factory=list)
     finished: bool = False
+    rewritten: Reset | None = None
+    """The conversation as it now stands, if the newest step told another one."""
 
     def reset(self) -> Reset:
         """Start the episode in its environment; may run in any thread."""
@@ -211,6 +214,7 @@ class _Episode:
         if isinstance(reset, Exception):
             self._drop(reset, "reset")
             return
+        reset = replace(reset, messages=encodable(reset.messages))
         limit = self.rules.max_turns or int(getattr(self.seat.environment, "max_turns", 0))
         if limit < 1:
             raise ValueError("collect() needs max_turns: the environment states none")
@@ -244,6 +248,7 @@ class _Episode:
         if isinstance(step, Exception):
             self._drop(step, action.calls[-1].name[:40] if action.calls else "no call")
             return
+        step = replace(step, messages=encodable(step.messages))
         turn = Turn(
             index=len(self.turns),
             messages=tuple(request.messages),
@@ -258,6 +263,8 @@ class _Episode:
         )
         turn = self._rewarded(turn, step)
         self.turns.append(turn)
+        if step.history is not None:
+            self.rewritten = Reset(encodable(step.history), self.record.tools, self.record.goal)
         self._settle(step)
 
     def trajectory(self) -> Trajectory:
@@ -275,7 +282,11 @@ class _Episode:
         if review:
             turn = replace(turn, produced={**turn.produced, REVIEW: review})
             self.turns[-1] = turn
-        self.seat.state.update(_visible(turn))
+        if self.rewritten is not None:
+            self.seat.state.reset(self.rewritten)
+            self.rewritten = None
+        else:
+            self.seat.state.update(_visible(turn))
 
     def _rewarded(self, turn: Turn, step: Step) -> Turn:
         turn = replace(turn, info=step.info)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stages.common.errors import UsageError
+from stages.interaction.environments import with_name
 from stages.recipe.messages import sentence, show
 from stages.recipe.models import Recipe
 from stages.recipe.schema import Known, allowed, is_number, is_path, walk
@@ -43,6 +44,8 @@ def load_recipe(
     overridden = apply_overrides(content, overrides)
     if seed is not None:
         content["seed"] = seed
+    if "environment" in content:
+        content["environment"] = with_name(content["environment"])
     _refuse_switches_as_numbers(content, path)
     content = _resolve_paths(content, path.parent, overridden)
     try:

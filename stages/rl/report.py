@@ -19,6 +19,7 @@ EPISODE_FIGURES = (
     "invalid_actions",
     "repeated_calls",
     "loops",
+    "new_segments",
     "dropped",
     "sick_simulator",
     "simulator_slips",

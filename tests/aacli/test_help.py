@@ -54,7 +54,7 @@ def test_every_option_and_command_says_what_it_is(path: Words):
 def test_the_commands_of_the_design_are_there():
     expected = ["run", "sft", "train-reward", "rl", "eval", "compare", "diff", "collect"]
     assert [path[0] for path in ALL if len(path) == 1] == [
-        *expected, "chat", "export", "plan", "doctor", "env", "recipes",
+        *expected, "chat", "serve", "export", "plan", "doctor", "data", "env", "recipes",
     ]  # fmt: skip
 
 

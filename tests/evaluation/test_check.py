@@ -11,7 +11,7 @@ from stages.evaluation.check import check_command, check_environment, require_ke
 from stages.evaluation.contract import CHECKS
 from stages.evaluation.run import POLICIES
 from stages.interaction import arena
-from stages.interaction.environments import ENVIRONMENTS
+from stages.interaction.environments import ADAPTERS, ENVIRONMENTS
 from tests.evaluation import worlds
 
 
@@ -123,7 +123,7 @@ def test_a_world_played_by_a_person_is_refused():
         check_environment(ENVIRONMENTS["human"][0]())
 
 
-@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "human"])
+@pytest.mark.parametrize("name", [n for n in ENVIRONMENTS if n not in (*ADAPTERS, "human")])
 def test_environments_keep_the_contract(name):
     result = check_environment(ENVIRONMENTS[name][0](), episodes=24)
     assert {name: row["ok"] for name, row in result["checks"].items()} == dict.fromkeys(

@@ -223,3 +223,11 @@ def test_an_environment_without_an_expert_says_so() -> None:
 
     with pytest.raises(UsageError, match="'bare' has no scripted expert"):
         demonstrate_episodes([], make_environment=Bare, make_state=make_state, seed=0)
+
+
+def test_half_characters_of_a_world_cannot_end_a_run() -> None:
+    """No file and no tokenizer could hold them."""
+    odd = replace(task(), payload=task().payload | {"boxes": {"a": "re\ud800d"}})
+    [episode] = play([odd], Script(look("a"), answer("red")))
+    assert episode.turns[0].observation[0]["content"] == "re\ufffdd"
+    json.dumps(episode.to_json(), ensure_ascii=False).encode()

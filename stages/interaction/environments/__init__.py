@@ -7,6 +7,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stages.common.errors import UsageError
+from stages.interaction.environments.adapters import (
+    ADAPTERS,
+    GymnasiumOptions,
+    McpOptions,
+    OpenEnvOptions,
+    ProgramOptions,
+    TrlOptions,
+    with_name,
+)
 from stages.interaction.environments.base import Environment
 from stages.interaction.environments.code import CodeEnvironment, CodeOptions
 from stages.interaction.environments.human import HumanEnvironment, HumanOptions
@@ -29,6 +38,11 @@ AnyOptions = (
     | ReportOptions
     | PlanOptions
     | HumanOptions
+    | TrlOptions
+    | GymnasiumOptions
+    | ProgramOptions
+    | McpOptions
+    | OpenEnvOptions
 )
 EnvironmentOptions = Annotated[AnyOptions, Field(discriminator="name")]
 """What the ``environment`` section of a recipe may be, told apart by ``name``."""
@@ -41,11 +55,12 @@ ENVIRONMENTS: dict[str, tuple[Any, Any]] = {
     "report": (ReportOptions, ReportEnvironment),
     "plan": (PlanOptions, PlanEnvironment),
     "human": (HumanOptions, HumanEnvironment),
+    **ADAPTERS,
 }
 """Name to (options, environment)."""
 
 
-def make_environment(options: EnvironmentOptions) -> Environment:
+def make_environment(options: Any) -> Environment:
     """A new instance for these options. Raises ``UsageError`` on an unknown name or bad files."""
     if options.name not in ENVIRONMENTS:
         raise UsageError(
@@ -62,4 +77,11 @@ def needs_person(options: object) -> bool:
     return bool(getattr(options, "needs_person", False))
 
 
-__all__ = ["ENVIRONMENTS", "EnvironmentOptions", "make_environment", "needs_person"]
+__all__ = [
+    "ADAPTERS",
+    "ENVIRONMENTS",
+    "EnvironmentOptions",
+    "make_environment",
+    "needs_person",
+    "with_name",
+]

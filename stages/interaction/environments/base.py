@@ -46,6 +46,7 @@ class Step:
 
     ``rewards`` are named raw components: indicators in [0, 1] (``success``, ``sub_goal``,
     ``right_tool``, ``right_arguments``, ``useful_result``, ``invalid``); the recipe weighs them.
+    ``success`` may be graded, and paid in shares (below 0: taken back) over an episode's turns.
     ``terminated``: the task is over. ``truncated``: the machinery cut it (bootstrap).
     ``success`` is meaningful once the episode is over.
     """
@@ -58,6 +59,8 @@ class Step:
     checklist: tuple[ChecklistItem, ...] = ()
     privileged: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Message, ...] | None = None
+    """The whole conversation, where it is not the earlier one continued: a new segment begins."""
 
 
 @runtime_checkable
