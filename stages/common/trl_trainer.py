@@ -141,6 +141,8 @@ def save_trained(
     bf16 weights where that was computed in (``autocast``); adapters stay as they learned.
     """
     adapted = has_adapters(model)
+    if autocast and not adapted and not is_sharded(model):
+        model = model.to(torch.bfloat16)
     weights = whole_tensors(model)
     if not folder.ranks.main:
         return
