@@ -1,6 +1,7 @@
 # Every target sets up the virtual environment first if it is missing or out of date.
 #   make quickstart                     the whole pipeline on two cores, in minutes
 #   make rl RECIPE=my.yaml ARGS="--set rl.iterations=40 --overwrite"
+#   make rl RECIPE=my.yaml ARGS="--launch zero3 --processes 8"     several processes (DeepSpeed)
 #   make setup PYTHON=python3.12 PIP_ARGS="--find-links wheels/"
 
 PYTHON   ?= python3
@@ -30,6 +31,7 @@ STAMP := $(VENV)/.installed
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@echo 'options of aac go in ARGS, also several processes: make rl ARGS="--launch zero3 --processes 8"'
 
 setup: $(STAMP) ## make the virtual environment and install the tested versions
 

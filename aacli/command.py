@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import sys
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
@@ -17,6 +20,7 @@ import typer
 from aacli.options import Basics
 from stages.common import console
 from stages.common.errors import AacError
+from stages.common.ranks import launched, own_rank
 
 INTERRUPTED = 130
 
@@ -89,8 +93,9 @@ def _guarded(call: Callable[[], None], options: Basics) -> None:
     # With --debug a person wants to see what the libraries say.
     quiet = nullcontext() if options.debug else console.quiet_libraries(None)
     try:
-        with quiet:
+        with quiet, _one_voice(options):
             call()
+            _part()
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
@@ -108,6 +113,24 @@ def _guarded(call: Callable[[], None], options: Basics) -> None:
         raise typer.Exit(1) from None
 
 
+@contextmanager
+def _one_voice(options: Basics) -> Iterator[None]:
+    """Of several processes only the main one speaks (all do with ``--debug``)."""
+    if own_rank() == 0 or options.debug:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def _part() -> None:
+    """Leave the other processes in order, if there are any."""
+    if launched():
+        from stages.common.engine import leave
+
+        leave()
+
+
 def _unexpected(error: Exception, options: Basics) -> str:
     first_line = (str(error).strip() or "no message").splitlines()[0]
     text = f"the run failed ({type(error).__name__}: {first_line})"
@@ -120,4 +143,15 @@ def _trace(options: Basics) -> None:
 
 
 def _complain(sentence: str) -> None:
+    """To the person, or to the launcher, which tells of the first process that failed."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if launched() and file:
+        Path(file).write_text(json.dumps(_told(sentence)), encoding="utf-8")
+        return
     print(f"aac: {sentence}", file=sys.stderr)
+
+
+def _told(sentence: str) -> dict[str, object]:
+    """The shape that torch's launcher reads."""
+    extra = {"py_callstack": sentence, "timestamp": str(int(time.time()))}
+    return {"message": {"message": sentence, "extraInfo": extra, "sentence": sentence}}

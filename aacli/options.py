@@ -27,6 +27,26 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a finished run in the output folder.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate everything, train nothing.")]
+LaunchHow = Annotated[
+    str | None,
+    typer.Option(
+        "--launch",
+        metavar="ddp|zero2|zero3|zero3-cpu|zero3-nvme|FILE",
+        help="Train in several processes, under DDP or DeepSpeed (FILE: its configuration). "
+        'With make: make rl ARGS="--launch zero3 --processes 8".',
+        show_default=False,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many, over all machines.", show_default="one per GPU"),
+]
+Hostfile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Machines, a line 'host slots=8' for each.", show_default=False
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,9 @@ class StageOptions(RecipeOptions):
     resume: Resume = "auto"
     overwrite: Overwrite = False
     dry_run: DryRun = False
+    launch: LaunchHow = None
+    processes: Processes = None
+    hostfile: Hostfile = None
 
 
 @dataclass(frozen=True)

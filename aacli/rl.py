@@ -9,6 +9,7 @@ import typer
 
 from aacli.command import command
 from aacli.folders import require_reward, stage_request
+from aacli.launch import relaunched
 from aacli.options import RecipePath, RewardFolder, SftFolder, StageOptions
 from aacli.outcome import report, suggest, typed
 from stages.common.errors import UsageError
@@ -50,6 +51,8 @@ def rl(
     request = stage_request(loaded, options, "rl", parents)
     if weight > 0:
         require_reward(weight, request.parents["reward"])
+    if relaunched(options):
+        return
     from stages.rl.run import run
 
     report("rl", run(loaded, request), request, options)

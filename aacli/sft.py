@@ -6,6 +6,7 @@ import typer
 
 from aacli.command import command
 from aacli.folders import stage_request
+from aacli.launch import relaunched
 from aacli.options import RecipePath, StageOptions
 from aacli.outcome import beside, report, suggest, typed
 
@@ -19,6 +20,8 @@ def sft(recipe: RecipePath, options: StageOptions) -> None:
     """Stage 1: teach the model wanted replies by supervised fine-tuning; makes the first actor."""
     loaded = options.load(recipe)
     request = stage_request(loaded, options, "sft")
+    if relaunched(options):
+        return
     from stages.sft.run import run
 
     report("sft", run(loaded, request), request, options)

@@ -6,6 +6,7 @@ import typer
 
 from aacli.command import command
 from aacli.folders import stage_request
+from aacli.launch import relaunched
 from aacli.options import RecipePath, SftFolder, StageOptions
 from aacli.outcome import beside, report, suggest, typed
 
@@ -20,6 +21,8 @@ def train_reward(recipe: RecipePath, options: StageOptions, sft: SftFolder = Non
     """Stage 2: teach a reward model which of two replies is better; makes a scorer of turns."""
     loaded = options.load(recipe)
     request = stage_request(loaded, options, "reward", {"sft": sft})
+    if relaunched(options):
+        return
     from stages.reward.run import run
 
     report("reward", run(loaded, request), request, options)

@@ -49,14 +49,24 @@ def stage_function(name: str) -> Callable[[Recipe, RunRequest], Figures]:
     return import_module(f"stages.{name}.run").run
 
 
-def run(recipe: Recipe, request: RunRequest) -> Figures:
+StageRunner = Callable[[str, Recipe, RunRequest], Figures]
+"""(stage, recipe, request) -> the stage's summary."""
+
+
+def run_here(name: str, recipe: Recipe, request: RunRequest) -> Figures:
+    """A stage in this process."""
+    return stage_function(name)(recipe, request)
+
+
+def run(recipe: Recipe, request: RunRequest, run_stage: StageRunner = run_here) -> Figures:
     """SFT, reward model and RL with evaluations between them; returns the content of
-    ``summary.json``. With ``overwrite`` everything is done anew.
+    ``summary.json``. With ``overwrite`` everything is done anew. ``run_stage`` may start a stage
+    in other processes; evaluations are made in this one.
 
     Raises HandoffError where a finished stage was built on something else than lies there now.
     """
     _check_root(request)
-    pipeline = Pipeline(recipe, request)
+    pipeline = Pipeline(recipe, request, run_stage)
     if request.dry_run:
         return pipeline.dry_run()
     request.output_dir.mkdir(parents=True, exist_ok=True)
@@ -76,8 +86,11 @@ def run(recipe: Recipe, request: RunRequest) -> Figures:
 class Pipeline:
     """One run of all stages: knows what is done, does what is not, and keeps the summary."""
 
-    def __init__(self, recipe: Recipe, request: RunRequest) -> None:
+    def __init__(
+        self, recipe: Recipe, request: RunRequest, run_stage: StageRunner = run_here
+    ) -> None:
         self.recipe, self.request, self.root = recipe, request, request.output_dir
+        self._run_stage = run_stage
         reward_used = recipe.rl.rewards.reward_model > 0
         self.stages = [name for name in PARENTS if name != "reward" or reward_used]
         self.summary: Figures = {"recipe": recipe.name, "seed": recipe.seed, "seconds": 0.0}
@@ -119,7 +132,7 @@ class Pipeline:
         else:
             say(f"{name}: starts")
             start = time.perf_counter()
-            figures = stage_function(name)(self.recipe, self._stage_request(name))
+            figures = self._run_stage(name, self.recipe, self._stage_request(name))
             figures = dict(figures) | {"seconds": round(time.perf_counter() - start, 1)}
         self.summary["stages"][name] = figures
         self._save()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,25 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
 
 
 def load_actor(
-    path: str | Path, *, dtype: str = "auto", frozen: Sequence[str] = (), tokenizer: Any = None
+    path: str | Path,
+    *,
+    dtype: str = "auto",
+    frozen: Sequence[str] = (),
+    tokenizer: Any = None,
+    shares: bool = False,
 ) -> Any:
     """The causal language model of a folder or hub id; adapters are merged into their base.
 
     ``dtype``: float32, bfloat16, or auto (float32 on a CPU, bfloat16 on a GPU). Parameters
-    whose name contains a text of ``frozen`` take no gradient. UsageError: missing folder,
+    whose name contains a text of ``frozen`` take no gradient. ``shares``: under ZeRO-3 each
+    process takes its share only, at once. UsageError: missing folder,
     pickled weights, a vocabulary smaller than ``tokenizer``'s, a text of ``frozen`` that
     names nothing.
     """
     from transformers import AutoModelForCausalLM
 
-    model, _ = _load_merged(AutoModelForCausalLM, path, dtype)
+    with _in_shares() if shares else nullcontext():
+        model, _ = _load_merged(AutoModelForCausalLM, path, dtype)
     if tokenizer is not None:
         check_vocabulary(model, tokenizer, path)
     freeze(model, frozen)
@@ -71,7 +79,9 @@ def load_trained_actor(
     """
     lora = section.lora
     if lora is None:
-        return load_actor(path, dtype=dtype, frozen=section.frozen, tokenizer=tokenizer)
+        return load_actor(
+            path, dtype=dtype, frozen=section.frozen, tokenizer=tokenizer, shares=True
+        )
     from transformers import AutoModelForCausalLM
 
     base, start = _base_and_start(path)
@@ -144,6 +154,12 @@ def load_trunk(path: str | Path) -> Any:
     return model.base_model
 
 
+def _in_shares() -> AbstractContextManager[None]:
+    from stages.common.engine import loading_in_shares
+
+    return loading_in_shares()
+
+
 def padding_id(tokenizer: Any) -> int:
     """What to fill short rows with: the pad token, else eos, else 0. Masks say what counts."""
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -183,8 +199,8 @@ def freeze(model: Any, frozen: Iterable[str]) -> None:
 
 
 def count_parameters(model: Any) -> int:
-    """Parameters in all; tied ones count once."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    """Parameters in all, wherever they lie; tied ones count once."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
 
 
 def check_vocabulary(model: Any, tokenizer: Any, path: str | Path) -> None:

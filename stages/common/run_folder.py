@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from stages.common.manifest import Manifest
@@ -48,18 +49,22 @@ class RunRequest:
 class MetricsWriter:
     """Appends one JSON object a line to ``metrics.jsonl``: ``step``, then ``group/name`` keys."""
 
-    def __init__(self, path: Path) -> None:
-        """``path``: the file; it is created by the first ``write``."""
-        self.path = path
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        """``path``: the file; it is created by the first ``write``, if ``writes``."""
+        self.path, self._writes = path, writes
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of one step. Non-finite values become null, as JSON has none."""
+        if not self._writes:
+            return
         row = {"step": step} | {name: _finite(value) for name, value in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def keep_until(self, step: int) -> None:
         """Drop the lines after ``step``: a resumed run writes those again."""
+        if not self._writes:
+            return
         rows = [row for row in self.rows() if row["step"] <= step]
         temporary = self.path.with_name(self.path.name + ".tmp")
         temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -73,25 +78,36 @@ class MetricsWriter:
 
 
 class RunFolder:
-    """The output folder of one stage, from ``open`` to ``finish``."""
+    """The output folder of one stage, from ``open`` to ``finish``.
 
-    def __init__(self, path: Path, request: RunRequest) -> None:
+    Of several processes the main one writes; the others see the same folder and leave it alone.
+    """
+
+    def __init__(self, path: Path, request: RunRequest, ranks: Ranks = ALONE) -> None:
         """Use ``RunFolder.open``."""
         self.path = path
         self.request = request
-        self.metrics = MetricsWriter(path / "metrics.jsonl")
+        self.ranks = ranks
+        self.metrics = MetricsWriter(path / "metrics.jsonl", writes=ranks.main)
         self._fresh = False
 
     @classmethod
-    def open(cls, request: RunRequest, stage: str) -> RunFolder:
+    def open(cls, request: RunRequest, stage: str, ranks: Ranks = ALONE) -> RunFolder:
         """Check the folder, clear what is to be replaced, and make it ready to be written.
 
         Raises HandoffError when it is finished and ``overwrite`` is off, UsageError when it holds
         anything that is no run of this stage. A dry run checks and touches nothing.
         """
+        with ranks.main_first():
+            return cls._opened(request, stage, ranks)
+
+    @classmethod
+    def _opened(cls, request: RunRequest, stage: str, ranks: Ranks) -> RunFolder:
         path = request.output_dir
+        run = cls(path, request, ranks)
+        if not ranks.main:
+            return run
         check_folder(request, stage)
-        run = cls(path, request)
         run.checkpoint()
         if request.dry_run:
             return run
@@ -113,8 +129,8 @@ class RunFolder:
 
     @property
     def log_path(self) -> Path:
-        """Where the output of other libraries goes."""
-        return self.path / "log.txt"
+        """Where the output of other libraries goes; each process has a file of its own."""
+        return self.path / ("log.txt" if self.ranks.main else f"log-{self.ranks.rank}.txt")
 
     @property
     def checkpoints(self) -> Path:
@@ -138,6 +154,8 @@ class RunFolder:
 
         Only now is the run that this one overwrites removed.
         """
+        if not self.ranks.main:
+            return
         write_json(self.path / "summary.json", summary)
         write_json(self.path / MANIFEST, manifest.to_json())
         (self.path / MARKER).unlink(missing_ok=True)
@@ -149,7 +167,7 @@ class RunFolder:
         try:
             yield
         except UsageError:
-            if self._fresh and not self.request.dry_run:
+            if self._fresh and self.ranks.main and not self.request.dry_run:
                 shutil.rmtree(self.path, ignore_errors=True)
                 if self._aside.exists():
                     self._aside.rename(self.path)

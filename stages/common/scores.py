@@ -47,7 +47,7 @@ def reads_causally(model: Any) -> bool:
     return isinstance(model, GenericForSequenceClassification)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _scores(
     model: Any, jobs: Sequence[tuple[Ids, Sequence[int] | None]], max_tokens: int
 ) -> list[list[float]]:
@@ -70,10 +70,14 @@ def _scores(
 
 
 def _at_every_token(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-    trunk = getattr(model, model.base_model_prefix)
-    hidden = trunk(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    scores: Tensor = model.score(hidden).float().squeeze(-1)
-    return scores
+    """What the head says of every token, within the model's own forward: ZeRO gathers by that."""
+    heard: list[Tensor] = []
+    hook = model.score.register_forward_hook(lambda *call: heard.append(call[-1]))
+    try:
+        model(input_ids=ids, attention_mask=mask, use_cache=False)
+    finally:
+        hook.remove()
+    return heard[0].float().squeeze(-1)
 
 
 def _last_tokens(row: Ids, ends: Sequence[int], model: Any) -> list[int]:

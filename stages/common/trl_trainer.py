@@ -20,9 +20,21 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import integration_utils
 
 from stages.common.adapters import has_adapters
+from stages.common.engine import whole_tensors
 from stages.common.errors import RunError, UsageError
-from stages.common.run_folder import MetricsWriter, RunFolder, checkpoint_step
+from stages.common.models import save_folder
+from stages.common.ranks import Ranks, world_size
+from stages.common.run_folder import (
+    MetricsWriter,
+    RunFolder,
+    checkpoint_step,
+    read_json,
+    write_json,
+)
+from stages.common.sharding import check_partitioned, is_sharded, mode
 
+LAUNCH = "launch.json"
+"""In a checkpoint: how many processes made it, and how."""
 LOG_EVERY = 25
 """Optimizer steps between two lines of metrics."""
 _OURS = (
@@ -55,6 +67,7 @@ class StageTrainer:
 
     args: Any
     state: Any
+    accelerator: Any
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Raises RunError on a non-finite loss, before it reaches the weights."""
@@ -80,10 +93,13 @@ class StageTrainer:
         target, writing = Path(self.args.output_dir), Path(self._get_output_dir(trial))
         if self.args.should_save:
             shutil.rmtree(writing, ignore_errors=True)
+        self.accelerator.wait_for_everyone()  # under ZeRO each process writes its share
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        self.accelerator.wait_for_everyone()
         if not self.args.should_save:
             return
         (new,) = writing.iterdir()
+        write_json(new / LAUNCH, {"processes": world_size(), "mode": mode()})
         old = list(target.glob("checkpoint-*"))
         shutil.rmtree(target / new.name, ignore_errors=True)
         os.replace(new, target / new.name)
@@ -96,6 +112,7 @@ def run_training(trainer: Any, folder: RunFolder) -> dict[str, float]:
     """All steps, from the folder's newest checkpoint on; how many there were, and seconds."""
     checkpoint = folder.checkpoint()
     if checkpoint is not None:
+        _check_launch(checkpoint)
         folder.metrics.keep_until(checkpoint_step(checkpoint))
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -103,14 +120,40 @@ def run_training(trainer: Any, folder: RunFolder) -> dict[str, float]:
     return {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
 
 
-def as_served(model: Any, autocast: bool) -> Any:
-    """What is saved: bf16 weights where that was computed in; adapters stay as they learned."""
-    return model.to(torch.bfloat16) if autocast and not has_adapters(model) else model
+def _check_launch(checkpoint: Path) -> None:
+    """Under ZeRO a checkpoint lies in as many pieces as there were processes."""
+    file = checkpoint / LAUNCH
+    then = read_json(file) if file.is_file() else {"processes": 1, "mode": "one"}
+    now = {"processes": world_size(), "mode": mode()}
+    if then != now:
+        raise UsageError(
+            f"{checkpoint} was made by {then['processes']} processes ({then['mode']}), and this is "
+            f"a run of {now['processes']} ({now['mode']}), which would see other batches or cannot "
+            "put its pieces together; launch it as before, or start anew with --resume never."
+        )
 
 
-def processes() -> int:
-    """Processes that train together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+def save_trained(
+    model: Any, tokenizer: Any, folder: RunFolder, *, card: str, autocast: bool
+) -> None:
+    """The plain Hugging Face folder, by the main process, with whole tensors.
+
+    bf16 weights where that was computed in (``autocast``); adapters stay as they learned.
+    """
+    adapted = has_adapters(model)
+    if autocast and not adapted and not is_sharded(model):
+        model = model.to(torch.bfloat16)
+    weights = whole_tensors(model)
+    if not folder.ranks.main:
+        return
+    if autocast and not adapted:
+        model.config.dtype = torch.bfloat16
+        weights = {
+            name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+            for name, tensor in weights.items()
+        }
+    whole = None if adapted and not is_sharded(model) else weights
+    save_folder(model, tokenizer, folder.path, card=card, state_dict=whole)
 
 
 def without_printing(trainer: Any) -> Any:
@@ -130,11 +173,13 @@ class RunLog(TrainerCallback):
         self._step = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A resumed run starts further along."""
+        """A resumed run starts further along; the model is partitioned by now, if it is to be."""
+        check_partitioned(kwargs["model"], Ranks(args.process_index, args.world_size))
         self._move(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """One optimizer step is done."""
+        """One optimizer step is done; ZeRO-3 may have kept small parameters whole after it."""
+        check_partitioned(kwargs["model"], Ranks(args.process_index, args.world_size))
         self._move(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:

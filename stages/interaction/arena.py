@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.common.console import progress
 from stages.common.errors import RunError, UsageError
+from stages.common.ranks import ALONE, Ranks
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
@@ -89,15 +90,19 @@ class Arena:
         count_tokens: CountTokens = about,
         actor_version: int = 0,
         label: str = "playing",
+        ranks: Ranks = ALONE,
     ) -> list[Trajectory]:
         """One episode per task, in task order; random numbers are keyed by ``key``.
 
         Episodes the machinery had to drop come back, too: their ``error`` says why. ``label``
-        names the progress bar; without one there is none.
+        names the progress bar; without one there is none. Of several ``ranks`` each plays its
+        share only; ``ranks.gather`` puts them together.
         """
-        with progress(label, len(tasks)) if label else _unseen() as advance:
+        mine = ranks.share(len(tasks))
+        with progress(label, len(mine)) if label else _unseen() as advance:
             return collect(
-                tasks,
+                [tasks[number] for number in mine],
+                indices=mine,
                 make_environment=self.make_environment,
                 make_state=self.states(count_tokens),
                 policy=policy,

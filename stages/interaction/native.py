@@ -171,7 +171,7 @@ class Decoded:
     kept: Kept | None
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what ZeRO-3 gathers inside must still be trained on
 def decode(model: Any, job: Job) -> list[Decoded]:
     """Sample every row of a job to its stop token or limit.
 

@@ -79,7 +79,7 @@ class Network:
         return output.logits[:, -1], getattr(output, self._cache_name)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def takes_bias(model: Any) -> bool:
     """Whether a ready-made attention bias means to this model what a plain mask means; tried out.
 

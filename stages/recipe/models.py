@@ -251,6 +251,17 @@ class EvaluationSection(Section):
     """Tasks of the readiness check, each sampled eight times."""
 
 
+class DistributedSection(Section):
+    """How several processes (``--launch``) work together; nothing of it matters to one."""
+
+    timeout_s: float = Field(1800, gt=0)
+    """Seconds a process waits for the others before the run stops: longer than the longest play."""
+    gather: Literal["auto", "rollout", "layer"] = "auto"
+    """ZeRO-3 parameters while the actor plays: whole for the rollout, by layer, or by estimate."""
+    reward_model: Literal["sharded", "replicated"] = "sharded"
+    """Under ZeRO-3: sharded like the actor, or whole on every process."""
+
+
 class TrackingSection(Section):
     """Where metrics go besides metrics.jsonl."""
 
@@ -283,6 +294,8 @@ class Recipe(Section):
     """Held-out evaluation."""
     tracking: TrackingSection = TrackingSection()
     """Trackers."""
+    distributed: DistributedSection = DistributedSection()
+    """Several processes."""
 
     @property
     def evaluation_sampling(self) -> ActorSection:

@@ -15,6 +15,7 @@ import numpy as np
 from stages.common.console import progress, quiet_libraries, warn
 from stages.common.errors import HandoffError, RunError
 from stages.common.manifest import Manifest, build_manifest, fingerprint, verify_parent
+from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.records import Record
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
@@ -62,11 +63,13 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     cannot work, RunError when the actor's play gives no preferences or training fails. A dry run
     checks what needs no play, and writes nothing.
     """
+    from stages.common.engine import join
     from stages.common.trl_trainer import check_trackers
 
     started = time.perf_counter()
     sft = _sft_parent(recipe, request)
-    folder = RunFolder.open(request, "reward")
+    ranks = join(recipe.distributed.timeout_s)
+    folder = RunFolder.open(request, "reward", ranks)
     set_threads(recipe.threads)
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
@@ -74,12 +77,14 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         if request.dry_run and recipe.reward.data is None:
             _load_tokenizer(recipe, sft)
             return {}
-        prepared = prepare(recipe, sft)
+        prepared = prepare(recipe, sft, ranks)
         if request.dry_run:
             return prepared.summary()
         model, figures = train(recipe, folder, prepared)
         score = score_statistics(recipe, model, prepared)
         _save(recipe, folder, model, prepared)
+    if not ranks.main:
+        return {}
     summary = prepared.summary() | figures
     summary |= {f"score_{name}": value for name, value in score.items()}
     summary["seconds"] = round(time.perf_counter() - started, 2)
@@ -89,10 +94,10 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     return summary
 
 
-def prepare(recipe: Recipe, sft: Path | None) -> Prepared:
+def prepare(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Prepared:
     """Preference rows as token pairs, in the tokens of the trunk."""
     base, tokenizer = _load_tokenizer(recipe, sft)
-    gathered = gather(recipe, sft)
+    gathered = gather(recipe, sft, ranks)
     pairs = build_pairs(
         tokenizer,
         gathered.records,
@@ -106,14 +111,14 @@ def prepare(recipe: Recipe, sft: Path | None) -> Prepared:
     return Prepared(base, tokenizer, gathered, pairs)
 
 
-def gather(recipe: Recipe, sft: Path | None) -> Gathered:
+def gather(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Gathered:
     """A person's preference rows, or those of the SFT actor's play."""
     section = recipe.reward
     if section.data is not None:
         return Gathered(read_preferences(Path(section.data)), str(section.data))
     assert sft is not None
     arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
-    episodes = play(recipe, arena, sft)
+    episodes = play(recipe, arena, sft, ranks)
     rows = collect_preferences(
         episodes, min_margin=section.min_margin, discount=section.discount, mix=arena.mix
     )
@@ -127,26 +132,26 @@ def gather(recipe: Recipe, sft: Path | None) -> Gathered:
     return Gathered(records, "preferences", episodes)
 
 
-def play(recipe: Recipe, arena: Arena, sft: Path) -> list[Trajectory]:
+def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[Trajectory]:
     """Each training task played several times by the SFT actor, at the temperature of stage 3."""
     section, seed = recipe.reward, derived_seed(recipe.seed, PREFERENCE_TASKS)
     actor = load_player(sft, model=recipe.model, sampling=recipe.rl.actor, state=recipe.state)
     tasks = arena.draw("train", section.tasks, seed)
     repeated = [task for task in tasks for _ in range(section.samples_per_task)]
-    return kept(
-        arena.play(
-            repeated,
-            actor.policy,
-            key=(seed, 0),
-            count_tokens=actor.count_tokens,
-            label="preferences",
-        )
+    played = arena.play(
+        repeated,
+        actor.policy,
+        key=(seed, 0),
+        count_tokens=actor.count_tokens,
+        label="preferences",
+        ranks=ranks,
     )
+    return kept(ranks.gather(played))
 
 
 def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
-    from stages.common.trl_trainer import RunLog, as_served, precision, run_training
+    from stages.common.trl_trainer import RunLog, precision, run_training
     from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
 
     pairs = prepared.pairs
@@ -166,7 +171,7 @@ def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, d
         if isinstance(value, float)
     }
     folder.metrics.write(trainer.state.global_step, numbers)
-    return as_served(model, autocast), done | figures
+    return model, done | figures
 
 
 def adapters_of(recipe: Recipe) -> LoraSection | None:
@@ -207,11 +212,13 @@ def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
 
 
 def _save(recipe: Recipe, folder: RunFolder, model: Any, prepared: Prepared) -> None:
-    from stages.common.models import save_folder
+    from stages.common.trl_trainer import precision, save_trained
 
     card = f"Reward model of the aac recipe {recipe.name}: one score per dialogue."
-    save_folder(model, prepared.tokenizer, folder.path, card=card)
-    write_rows(folder.path, [row for _, row in prepared.gathered.records])
+    _, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)
+    save_trained(model, prepared.tokenizer, folder, card=card, autocast=autocast)
+    if folder.ranks.main:
+        write_rows(folder.path, [row for _, row in prepared.gathered.records])
 
 
 def _manifest(
@@ -258,14 +265,14 @@ def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
 
 def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast: bool) -> Any:
     from stages.common.models import count_parameters
-    from stages.common.trl_trainer import LOG_EVERY, processes
+    from stages.common.trl_trainer import LOG_EVERY
     from stages.reward.trainer import reward_config
 
     section = recipe.reward
     rate = section.learning_rate or default_learning_rate(
         "reward", count_parameters(model), adapters=adapters_of(recipe) is not None
     )
-    per_step = section.batch_size * section.gradient_accumulation * processes()
+    per_step = section.batch_size * section.gradient_accumulation * world_size()
     steps = max(math.ceil(section.epochs * pairs / per_step), 1)
     return reward_config(
         folder.checkpoints,

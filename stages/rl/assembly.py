@@ -18,6 +18,7 @@ from stages.common.models import (
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.common.seeding import derived_seed
+from stages.common.sharding import is_sharded
 from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments.base import Task
@@ -47,15 +48,15 @@ class Player:
     def __init__(
         self,
         recipe: Recipe,
-        actor: Any,
-        tokenizer: Any,
+        trainer: AsymmetricPPOTrainer,
         reviewer: Reviewer | None = None,
         *,
         sft: Path,
     ) -> None:
         """``sft``: the frozen actor's folder, in case it writes summaries."""
-        self.recipe, self.tokenizer = recipe, tokenizer
-        self.sampler = build_sampler(recipe, actor, tokenizer)
+        self.recipe, self.trainer = recipe, trainer
+        self.tokenizer = trainer.processing_class
+        self.sampler = build_sampler(recipe, trainer.actor, self.tokenizer)
         arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
         self.arena = arena.served(arena.state, reviewer)
         self.dropped: list[Trajectory] = []
@@ -70,14 +71,18 @@ class Player:
         self, tasks: Sequence[Task], policy: Policy, *, key: tuple[int, int], version: int
     ) -> list[Trajectory]:
         """One sampled episode per task, those dropped by the machinery's faults included."""
-        return self.arena.play(
-            tasks,
-            policy,
-            key=key,
-            count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
-            actor_version=version,
-            label="",
-        )
+        ranks = self.trainer.ranks
+        with self.trainer.playing(self.recipe.distributed.gather):
+            played = self.arena.play(
+                tasks,
+                policy,
+                key=key,
+                count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
+                actor_version=version,
+                label="",
+                ranks=ranks,
+            )
+        return ranks.gather(played)  # outside: inside, others may still be going forward
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
         """One iteration's episodes, on fresh training tasks."""
@@ -111,7 +116,8 @@ def build_sampler(recipe: Recipe, actor: Any, tokenizer: Any) -> Sampler:
             max_new_tokens=options.max_new_tokens,
         )
 
-    return Sampler(actor, make, sampled_in(recipe))
+    # A copy of a partitioned actor would hold nothing: it plays itself.
+    return Sampler(actor, make, None if is_sharded(actor) else sampled_in(recipe))
 
 
 def sampled_in(recipe: Recipe) -> str | None:
@@ -130,7 +136,7 @@ def build_models(recipe: Recipe, sft: Path, tokenizer: Any) -> tuple[Any, Any | 
     if section.activation_checkpointing:
         actor.activation_checkpointing_enable()
     if section.lora is None:
-        return actor, load_actor(sft, dtype=dtype).requires_grad_(False)
+        return actor, load_actor(sft, dtype=dtype, shares=True).requires_grad_(False)
     if recipe.rl.actor.lora_layers is not None:
         keep_upper(actor, recipe.rl.actor.lora_layers)
     return actor, None
@@ -172,11 +178,17 @@ def build_trainer(
         config,
         actor=actor,
         reference=reference,
-        reward_model=rewarding.scorer.model if rewarding.scorer else None,
+        reward_model=_prepared_with(rewarding, recipe.distributed.reward_model),
         tokenizer=tokenizer,
         value_head=build_head(recipe.rl, actor),
         autocast=precision(recipe.model.dtype, adapters=adapters)[1],
+        ranks=folder.ranks,
     )
+
+
+def _prepared_with(rewarding: Rewarding, how: str) -> Any:
+    """The reward model, where it is to be sharded like the actor; else it stays as it is."""
+    return rewarding.scorer.model if rewarding.scorer and how == "sharded" else None
 
 
 def build_head(rl: RlSection, actor: Any) -> SharedHead | None:

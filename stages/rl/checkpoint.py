@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stages.common.adapters import restore, state_of
+from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.errors import UsageError
 from stages.common.run_folder import checkpoint_step
 from stages.rl.baselines import Baseline
@@ -45,21 +45,31 @@ def save_checkpoint(
     *,
     keep: int,
 ) -> Path:
-    """Write ``checkpoint-<iteration>`` and drop all but the newest ``keep``."""
+    """Write ``checkpoint-<iteration>`` and drop all but the newest ``keep``.
+
+    Every process calls it, the main one writes. All tensors are whole, so any number of processes
+    can go on from it.
+    """
+    state = _state(trainer, baseline, belongings) | {"pool": pool.state_dict()}
     done = folder / f"checkpoint-{trainer.progress.iteration}"
-    partial = folder / f"partial-{trainer.progress.iteration}"
+    if trainer.ranks.main:
+        _write(done, state, trainer.progress, belongings.best)
+        for old in sorted(folder.glob("checkpoint-*"), key=checkpoint_step)[:-keep]:
+            shutil.rmtree(old)
+    trainer.ranks.wait()
+    return done
+
+
+def _write(done: Path, state: dict[str, Any], progress: Progress, best: Path) -> None:
+    partial = done.with_name(f"partial-{progress.iteration}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    state = _state(trainer, baseline, belongings) | {"pool": pool.state_dict()}
     torch.save(state, partial / STATE)
-    if belongings.best.exists():
-        shutil.copyfile(belongings.best, partial / BEST)
-    write_trajectories(partial / WAITING, trainer.progress.waiting)
+    if best.exists():
+        shutil.copyfile(best, partial / BEST)
+    write_trajectories(partial / WAITING, progress.waiting)
     shutil.rmtree(done, ignore_errors=True)
     partial.rename(done)
-    for old in sorted(folder.glob("checkpoint-*"), key=checkpoint_step)[:-keep]:
-        shutil.rmtree(old)
-    return done
 
 
 def load_checkpoint(
@@ -82,11 +92,11 @@ def load_checkpoint(
             f"{folder} was made with another recipe, so going on from it would mix two runs; undo "
             "the change, or start anew with --resume never."
         )
-    if (folder / BEST).is_file():
+    if trainer.ranks.main and (folder / BEST).is_file():
         belongings.best.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / BEST, belongings.best)
-    restore(trainer.actor, state["actor"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
+    load_whole_tensors(trainer.actor, state["actor"])
+    trainer.descent.load_state_dict(state["optimizer"])
     trainer.lr_scheduler.load_state_dict(state["schedule"])
     baseline.load_state_dict(state["baseline"])
     trainer.progress = Progress(
@@ -104,8 +114,8 @@ def _state(
     trainer: AsymmetricPPOTrainer, baseline: Baseline, belongings: Belongings
 ) -> dict[str, Any]:
     return {
-        "actor": state_of(trainer.actor),
-        "optimizer": trainer.optimizer.state_dict(),
+        "actor": whole_tensors(trainer.actor),
+        "optimizer": trainer.descent.state_dict(),
         "schedule": _plain(trainer.lr_scheduler.state_dict()),
         "iteration": trainer.progress.iteration,
         "actor_version": trainer.progress.actor_version,

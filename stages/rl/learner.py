@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
+from stages.common.ranks import Ranks
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import (
@@ -32,7 +34,8 @@ from stages.rl.rows import (
     RowBatch,
     actor_rows,
     collate,
-    microbatches,
+    counts,
+    pieces,
 )
 from stages.rl.trl_adapter import TrlPPOSetup
 
@@ -77,6 +80,18 @@ class Tally:
         before, count = self._apart.get(name, (0.0, 0))
         self._apart[name] = (before + float(total.detach()), count + tokens)
 
+    def over(self, ranks: Ranks) -> Tally:
+        """The sums of all processes."""
+        whole = Tally()
+        for part in ranks.everyone(self):
+            whole.tokens += part.tokens
+            for name, value in part.sums.items():
+                whole.sums[name] = whole.sums.get(name, 0.0) + value
+            for name, (total, count) in part._apart.items():
+                before, counted = whole._apart.get(name, (0.0, 0))
+                whole._apart[name] = (before + total, counted + count)
+        return whole
+
     def means(self) -> dict[str, float]:
         """Per action token."""
         means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
@@ -103,7 +118,7 @@ class ActorLearner:
         self.setup, self.epochs, self.importance_cap = setup, epochs, importance_cap
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
-        self.parameters = [p for p in setup.learned.parameters() if p.requires_grad]
+        self.ranks = setup.ranks
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
@@ -153,13 +168,26 @@ class ActorLearner:
     def _scored(
         self, rows: Sequence[ActorRow], logits_of: LogitsOf, temperature: float
     ) -> Iterator[tuple[ActorRow, Tensor]]:
-        """Every row with the log-probs of its action tokens, (n,), without gradient."""
-        for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
+        """Every row with the log-probs of its action tokens, (n,), without gradient.
+
+        Each process scores its share of the rows and is told the rest.
+        """
+        places = {id(row): i for i, row in enumerate(rows)}
+        found: dict[int, Tensor] = {}
+        for piece in self._pieces(rows):
             batch = collate(piece, self.setup.accelerator.device)
             with torch.no_grad():
                 log_policy = log_softmax(logits_of(batch.ids, batch.mask), temperature)
             flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
-            yield from zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
+            scored = zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
+            found |= {places[id(row)]: chosen for row, chosen in scored if counts(piece)}
+        for part in self.ranks.everyone(found):
+            found |= part
+        for i in sorted(found, key=lambda i: (len(rows[i].ids), i)):
+            yield rows[i], found[i]
+
+    def _pieces(self, rows: Sequence[ActorRow]) -> list[list[ActorRow]]:
+        return pieces(rows, max_tokens=self.microbatch_tokens, ranks=self.ranks)
 
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
         """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
@@ -195,15 +223,18 @@ class ActorLearner:
         self.setup.model.train()
         for _ in range(self.epochs):
             for minibatch in self._minibatches(rows, rng):
-                self._accumulate(minibatch, objective, tally)
+                losses = self._ppo_losses(minibatch, objective, tally)
                 if imitated:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
                     chosen = [imitated[i] for i in drawn]
-                    self._accumulate_sft(chosen, objective, tally)
+                    losses += self._sft_losses(chosen, objective, tally)
+                for left, loss in zip(range(len(losses))[::-1], losses, strict=True):
+                    self.setup.descent.accumulate(loss, last=left == 0)
                 norms.append(self._step(objective.max_grad_norm))
         self.setup.model.eval()
         means = {
-            name if "/" in name else f"actor/{name}": value for name, value in tally.means().items()
+            name if "/" in name else f"actor/{name}": value
+            for name, value in tally.over(self.ranks).means().items()
         }
         means |= rounding
         return means | {
@@ -224,28 +255,34 @@ class ActorLearner:
             chosen = set(part.tolist())
             yield [r for r in rows if r.episode in chosen]
 
-    def _accumulate(
+    def _ppo_losses(
         self, minibatch: Sequence[ActorRow], objective: Objective, tally: Tally
-    ) -> None:
-        """Gradients of one minibatch: summed losses over one global number of action tokens.
+    ) -> list[Callable[[], Tensor]]:
+        """This process's part of one minibatch's loss, piece by piece, each still to be computed.
 
-        The loss of a value head speaks of turns, so its number is that of the turns.
+        Summed over action tokens and divided by one number: that of the whole minibatch, over all
+        pieces and processes. The loss of a value head speaks of turns, so its number is theirs.
         """
-        divisor = self._over_processes(sum(r.actions for r in minibatch))
-        turns = self._over_processes(sum(int(r.first.sum()) for r in minibatch))
-        for piece in microbatches(minibatch, max_tokens=self.microbatch_tokens):
+        divisor = max(sum(r.actions for r in minibatch), 1)
+        turns = max(sum(int(r.first.sum()) for r in minibatch), 1)
+
+        def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
             logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
             log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
-            tally.add(log_policy.shape[0], **sums)
             loss = loss / divisor
+            if not counts(piece):
+                return 0.0 * loss
+            tally.add(log_policy.shape[0], **sums)
             if values is not None and self.setup.value_head is not None:
                 errors = self.setup.value_head.loss(values, batch.returns[batch.first])
                 tally.add_apart("critic/loss", errors.sum(), len(errors))
                 loss = loss + objective.vf_coef * errors.sum() / turns
-            self.setup.accelerator.backward(loss)
+            return loss
+
+        return [partial(loss_of, piece) for piece in self._pieces(minibatch)]
 
     def _full_reference(self, batch: RowBatch, objective: Objective) -> Tensor | None:
         """log π_ref over the whole vocabulary, only where the KL loss needs it."""
@@ -254,38 +291,32 @@ class ActorLearner:
         logits = self.setup.reference_logits(batch.ids, batch.mask)
         return log_softmax(logits, objective.temperature)
 
-    def _accumulate_sft(
+    def _sft_losses(
         self, chosen: Sequence[ActorRow], objective: Objective, tally: Tally
-    ) -> None:
+    ) -> list[Callable[[], Tensor]]:
         """β·L_SFT: cross-entropy on as many rows to imitate as the minibatch has (F18)."""
-        divisor = self._over_processes(sum(r.actions for r in chosen))
-        for piece in microbatches(chosen, max_tokens=self.microbatch_tokens):
+        divisor = max(sum(r.actions for r in chosen), 1)
+
+        def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
             logits = self.setup.actor_logits(batch.ids, batch.mask)
             log_policy = log_softmax(logits, objective.sft_temperature)
             loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
+            if not counts(piece):
+                return 0.0 * loss
             tally.add_apart("sft_loss", loss, log_policy.shape[0])
-            self.setup.accelerator.backward(objective.sft_coef * loss / divisor)
+            return objective.sft_coef * loss / divisor
+
+        return [partial(loss_of, piece) for piece in self._pieces(chosen)]
 
     def _step(self, max_grad_norm: float) -> float:
-        norm = float(self.setup.accelerator.clip_grad_norm_(self.parameters, max_grad_norm))
+        norm = self.setup.descent.step(max_grad_norm)
         if not math.isfinite(norm):
-            self.setup.optimizer.zero_grad(set_to_none=True)
             raise RunError(
                 f"the actor's gradient is {norm}: nothing was written into the weights; "
                 "lower rl.actor.learning_rate or look at the rewards of the last iteration"
             )
-        self.setup.optimizer.step()
-        self.setup.optimizer.zero_grad(set_to_none=True)
         return norm
-
-    def _over_processes(self, tokens: int) -> float:
-        """Action tokens of all processes, scaled for DDP, which averages gradients over them."""
-        accelerator = self.setup.accelerator
-        if accelerator.num_processes == 1:
-            return float(max(tokens, 1))
-        total = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device), "sum")
-        return max(float(total), 1.0) / accelerator.num_processes
 
 
 def refuse_unscored(episodes: Sequence[Trajectory]) -> None:

@@ -49,12 +49,18 @@ class ExperiencePool:
         max_bytes: int = GIB,
         priority_exponent: float = 0.0,
         spare_iterations: int = 0,
+        writes: bool = True,
     ) -> None:
-        """``spare_iterations``: files stay this much longer, for checkpoints that reach back."""
+        """``spare_iterations``: files stay this much longer, for checkpoints that reach back.
+
+        ``writes``: one of several processes writes for all; they hold the same episodes.
+        """
         self.folder, self.max_episodes, self.max_bytes = folder, max_episodes, max_bytes
         self._exponent, self._spare = priority_exponent, spare_iterations
+        self._writes = writes
         self._shards: dict[int, Shard] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        if writes:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def __len__(self) -> int:
         return sum(len(shard.episodes) for shard in self._shards.values())
@@ -74,11 +80,13 @@ class ExperiencePool:
 
         The newest iteration always stays. New episodes get the largest priority there is.
         """
-        write_trajectories(self._file(iteration), episodes)
+        content = encoded(episodes)
         largest = max((p for _, p in self._entries()), default=1.0)
-        size = self._file(iteration).stat().st_size
-        self._shards[iteration] = Shard(list(episodes), size, [largest] * len(episodes))
+        self._shards[iteration] = Shard(list(episodes), len(content), [largest] * len(episodes))
         self._shrink()
+        if not self._writes:
+            return
+        write_whole(self._file(iteration), content)
         for file in self.folder.glob("*.jsonl"):
             if int(file.stem) < min(self._shards) - self._spare:
                 file.unlink()
@@ -132,7 +140,7 @@ class ExperiencePool:
             if number < before:
                 episodes = read_trajectories(file)
                 self._shards[number] = Shard(episodes, file.stat().st_size, [1.0] * len(episodes))
-            else:
+            elif self._writes:
                 file.unlink()
         self._shrink()
 
@@ -169,11 +177,21 @@ class ExperiencePool:
 
 def write_trajectories(file: Path, episodes: Sequence[Trajectory]) -> None:
     """One JSON object a line, atomically."""
+    write_whole(file, encoded(episodes))
+
+
+def encoded(episodes: Sequence[Trajectory]) -> bytes:
+    """One JSON object a line."""
+    rows = (json.dumps(e.to_json(), ensure_ascii=False, default=str) for e in episodes)
+    return "".join(row + "\n" for row in rows).encode("utf-8")
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """All or nothing, whatever happens meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as out:
-        for episode in episodes:
-            out.write(json.dumps(episode.to_json(), ensure_ascii=False, default=str) + "\n")
+    with partial.open("wb") as out:
+        out.write(content)
         out.flush()
         os.fsync(out.fileno())
     partial.replace(file)

@@ -51,14 +51,19 @@ class IterationReport:
         *,
         advance: Callable[..., None],
         publish: Callable[[int, dict[str, float]], None],
+        writes: bool = True,
     ) -> None:
+        """``writes``: one of several processes tells for all."""
         self.metrics, self.folder = metrics, folder
         self.advance, self.publish = advance, publish
+        self.writes = writes
 
     def __call__(
         self, iteration: int, metrics: dict[str, float], episodes: Sequence[Trajectory]
     ) -> None:
         """One iteration. ``time/rollout_s`` becomes tokens per second, too."""
+        if not self.writes:
+            return
         seconds = metrics.get("time/rollout_s", 0.0)
         if seconds > 0:
             # A rate is wall-clock too, so it stays under time/, outside every equality.

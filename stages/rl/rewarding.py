@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stages.common.ranks import ALONE, Ranks
 from stages.common.run_folder import read_rows
+from stages.common.sharding import in_step
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rewards.scorer import RewardModelScorer
 from stages.interaction.trajectory import Trajectory
@@ -26,11 +28,21 @@ class Rewarding:
     scorer: RewardModelScorer | None
     kl_in_reward: float
     discriminator: Discriminator | None = None
+    ranks: Ranks = ALONE
 
     def score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes with the reward model's raw score, and the critic's bonus, on every turn."""
-        scored = list(episodes) if self.scorer is None else self.scorer.score(episodes)
+        scored = list(episodes) if self.scorer is None else self._scored(self.scorer, episodes)
         return self.discriminator.with_bonuses(scored) if self.discriminator else scored
+
+    def _scored(
+        self, scorer: RewardModelScorer, episodes: Sequence[Trajectory]
+    ) -> list[Trajectory]:
+        """Each process scores its share, and is given all."""
+        mine = [episodes[number] for number in self.ranks.share(len(episodes))]
+        with in_step(scorer.model, self.ranks):
+            scored = scorer.score(mine)
+        return self.ranks.gather(scored)
 
     def turn_rewards(self, episode: Trajectory) -> list[float]:
         """One reward per turn, in units of success."""
@@ -42,7 +54,9 @@ class Rewarding:
         return [r + a for r, a in zip(self.mix.totals(episode), added, strict=True)]
 
 
-def build_rewarding(rl: RlSection, reward: Path | None, *, state_tokens: int = 0) -> Rewarding:
+def build_rewarding(
+    rl: RlSection, reward: Path | None, *, state_tokens: int = 0, ranks: Ranks = ALONE
+) -> Rewarding:
     """The mix, the reward model where there is one, the critic's discriminator where asked for.
 
     ``state_tokens`` is the budget of the actor's state.
@@ -62,7 +76,7 @@ def build_rewarding(rl: RlSection, reward: Path | None, *, state_tokens: int = 0
     if rl.critic.kind == "discriminative":
         parts = view_parts(rl.critic.view, state_tokens)
         discriminator = build_discriminator(rl, mix, reward, parts)
-    return Rewarding(mix, scorer, in_reward, discriminator)
+    return Rewarding(mix, scorer, in_reward, discriminator, ranks)
 
 
 def build_discriminator(

@@ -7,14 +7,17 @@ turns of an episode share one row and every token is computed once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from stages.common.ranks import ALONE, Ranks
 from stages.common.rows import Row, merge_turns
 from stages.interaction.trajectory import Trajectory
+
+FILLER = -1
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class ActorRow:
     turn: Tensor
     """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
-    """Index of the episode in the batch it came from."""
+    """Index of the episode in the batch it came from; ``FILLER``: counts for nothing."""
 
     @property
     def actions(self) -> int:
@@ -138,3 +141,42 @@ def microbatches(rows: Sequence[ActorRow], *, max_tokens: int) -> Iterator[list[
         piece.append(row)
     if piece:
         yield piece
+
+
+def pieces(
+    rows: Sequence[ActorRow], *, max_tokens: int, ranks: Ranks = ALONE
+) -> list[list[ActorRow]]:
+    """This process's share of ``rows`` as microbatches, as many as every other process has.
+
+    All processes know all rows, so each works out the shares of all. Where others have more, a
+    filler stands in: under DDP and ZeRO everybody has to go forward and backward equally often.
+    """
+    every = [list(microbatches(own, max_tokens=max_tokens)) for own in shares(rows, ranks.size)]
+    most = max(map(len, every))
+    mine = every[ranks.rank]
+    return mine + [[_filler(rows[0])] for _ in range(most - len(mine))]
+
+
+def shares(rows: Sequence[ActorRow], count: int) -> list[list[ActorRow]]:
+    """The rows dealt out so that all have about the same number of tokens: the longest first, each
+    to whoever has least."""
+    dealt: list[list[ActorRow]] = [[] for _ in range(count)]
+    tokens = [0] * count
+    for row in sorted(rows, key=lambda r: -len(r.ids)) if count > 1 else rows:
+        poorest = tokens.index(min(tokens))
+        dealt[poorest].append(row)
+        tokens[poorest] += len(row.ids)
+    return dealt
+
+
+def counts(piece: Sequence[ActorRow]) -> bool:
+    """Whether a microbatch holds anything but a filler."""
+    return piece[0].episode != FILLER
+
+
+def _filler(row: ActorRow) -> ActorRow:
+    """Two tokens with one action, all numbers 0."""
+    nothing, mask = torch.zeros(2), torch.tensor([False, True])
+    floats = dict.fromkeys(("behaviour", "weight", "advantage", "reference", "returns"), nothing)
+    turn = mask.long() - 1
+    return replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)

@@ -16,6 +16,7 @@ from stages.common.manifest import (
     read_manifest,
     verify_parent,
 )
+from stages.common.ranks import Ranks
 from stages.common.run_folder import MANIFEST, RunFolder, RunRequest
 from stages.common.seeding import seed_everything, set_threads
 from stages.interaction.rollout import Reviewer
@@ -40,12 +41,16 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     Raises HandoffError for parents that do not fit, UsageError for a recipe that cannot work,
     RunError when training itself fails.
     """
+    from stages.common.engine import join
+
     parents = verify_parents(recipe, request)
-    folder = RunFolder.open(request, "rl")
+    ranks = join(recipe.distributed.timeout_s)
+    _check_launch(recipe, ranks)
+    folder = RunFolder.open(request, "rl", ranks)
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
     if request.dry_run:
-        _rehearse(recipe, parents)
+        _rehearse(recipe, parents, ranks)
         return {}
     with quiet_libraries(folder.log_path):
         with folder.undone_on_bad_input():
@@ -53,6 +58,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             session.resume(folder.checkpoint())
         session.train()
         summary = session.save()
+    if not ranks.main:
+        return summary
     folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
     manifest = build_manifest(
         folder.path,
@@ -88,10 +95,38 @@ def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
     return Session(recipe, folder, parents.sft, parents.reward, parents.critic)
 
 
-def _rehearse(recipe: Recipe, parents: Parents) -> None:
+def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
+    from stages.common.sharding import offloads_to, zero_stage
+
+    if ranks.size > 1 and recipe.rl.critic.shared:
+        raise UsageError(
+            f"rl.critic.trunk = shared is given, but {ranks.size} processes were launched, and a "
+            "head on a trunk that is spread over processes is not supported; set rl.critic.trunk "
+            "to one of its own, or launch one process."
+        )
+    if ranks.size > 1 and recipe.model.lora is not None:
+        raise UsageError(
+            f"model.lora is given, but {ranks.size} processes were launched, and stage 3 with "
+            "adapters is not supported in several; leave model.lora out, or launch one process."
+        )
+    if zero_stage() == 3 and recipe.rl.generation.dtype != "auto":
+        raise UsageError(
+            f"rl.generation.dtype = {recipe.rl.generation.dtype} asks for a copy to sample from, "
+            "but under ZeRO-3 the partitioned actor plays itself; set it to auto."
+        )
+    if offloads_to("nvme") and recipe.rl.checkpoint_every:
+        raise UsageError(
+            f"rl.checkpoint_every = {recipe.rl.checkpoint_every} is given, but the launch's "
+            "DeepSpeed configuration keeps the optimizer on NVMe, from where it is not gathered; "
+            "set it to 0, or offload to the CPU."
+        )
+
+
+def _rehearse(recipe: Recipe, parents: Parents, ranks: Ranks) -> None:
     """Build every part in a scratch folder: what would fail later is told now."""
     with TemporaryDirectory() as scratch, quiet_libraries(None):
-        _session(recipe, RunFolder.open(RunRequest(Path(scratch) / "rl"), "rl"), parents)
+        folder = RunFolder.open(RunRequest(Path(scratch) / "rl"), "rl", ranks)
+        _session(recipe, folder, parents)
 
 
 def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:

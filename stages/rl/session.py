@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.common.adapters import has_adapters, restore, state_of
 from stages.common.console import progress, say, warn
+from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
-from stages.common.models import count_parameters, save_folder
+from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
-from stages.common.trl_trainer import as_served
+from stages.common.trl_trainer import save_trained
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -51,17 +51,20 @@ class Session:
         critic: Path | None = None,
     ) -> None:
         """Folders of the SFT actor, of the reward model, and of a critic to start from."""
-        self.recipe, self.folder = recipe, folder
+        self.recipe, self.folder, self.ranks = recipe, folder, folder.ranks
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        self.rewarding = build_rewarding(recipe.rl, reward, state_tokens=recipe.state.max_tokens)
+        self.rewarding = build_rewarding(
+            recipe.rl, reward, state_tokens=recipe.state.max_tokens, ranks=self.ranks
+        )
         self.pool = ExperiencePool(
             folder.path / "pool",
             max_episodes=recipe.rl.pool.max_episodes,
             max_bytes=recipe.rl.pool.max_bytes,
             priority_exponent=recipe.rl.pool.exponent,
             spare_iterations=recipe.rl.checkpoint_every * KEEP_CHECKPOINTS,
+            writes=self.ranks.main,
         )
         shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
         if not shared:
@@ -80,8 +83,7 @@ class Session:
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
         self.player = assembly.Player(
             recipe,
-            self.trainer.actor,
-            self.trainer.processing_class,
+            self.trainer,
             build_reviewer(recipe, self.baseline, self.rewarding),
             sft=sft,
         )
@@ -93,8 +95,9 @@ class Session:
         evaluations = self.folder.path / "evaluations.jsonl"
         if checkpoint is None:
             self.pool.restore(before=0)
-            truncate_json(evaluations, 0)
-            shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
+            if self.ranks.main:
+                truncate_json(evaluations, 0)
+                shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
             return
         if checkpoint.resolve().parent != self.folder.checkpoints.resolve():
             raise UsageError(
@@ -106,8 +109,9 @@ class Session:
         )
         self.best, self.last = extra["best"], extra["last"]
         iteration = self.trainer.progress.iteration
-        self.folder.metrics.keep_until(iteration)
-        truncate_json(evaluations, iteration)
+        if self.ranks.main:
+            self.folder.metrics.keep_until(iteration)
+            truncate_json(evaluations, iteration)
         say(f"resumed from iteration {iteration}")
 
     def train(self) -> None:
@@ -127,6 +131,7 @@ class Session:
                     self.folder.path / "trajectories",
                     advance=advance,
                     publish=self.trainer.publish,
+                    writes=self.ranks.main,
                 ),
                 evaluate=self._evaluate,
                 checkpoint=self._checkpoint,
@@ -136,16 +141,19 @@ class Session:
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" and self.best:
-            _read_weights(self.trainer.learned, self._best_weights)
-        save_folder(
-            as_served(self.trainer.actor, self.trainer.autocast),
+            load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
+        save_trained(
+            self.trainer.actor,
             self.trainer.processing_class,
-            self.folder.path,
+            self.folder,
             card=f"Actor of the aac recipe {self.recipe.name}, trained by asymmetric PPO.",
+            autocast=self.trainer.autocast,
         )
-        shutil.rmtree(self._best_weights.parent, ignore_errors=True)
-        options = self.recipe.rl.critic.model_dump(mode="json")
-        self.baseline.save(self.folder.path / "critic", options)
+        if self.ranks.main:
+            shutil.rmtree(self._best_weights.parent, ignore_errors=True)
+            options = self.recipe.rl.critic.model_dump(mode="json")
+            self.baseline.save(self.folder.path / "critic", options)
+        self.ranks.wait()
         now = self.trainer.progress
         episodes = self.recipe.rl.iterations * self.recipe.rl.episodes
         return {
@@ -193,12 +201,15 @@ class Session:
             return {}
         episodes = self.player.evaluate(self.trainer.progress.actor_version)
         figures = episode_metrics(episodes, self.rewarding.mix)
-        append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
+        if self.ranks.main:
+            append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
         self.last = {"validation_success": figures["success"], "validation_step": iteration}
         if figures["success"] > self.best.get("success", -1.0):
             self.best = {"success": figures["success"], "step": iteration}
             if rl.keep == "best":
-                _write_weights(self.trainer.learned, self._best_weights)
+                best = whole_tensors(self.trainer.learned)
+                if self.ranks.main:
+                    _write_weights(best, self._best_weights)
         return {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
@@ -218,22 +229,16 @@ class Session:
             )
 
 
-def _write_weights(learned: Any, file: Path) -> None:
-    from safetensors.torch import save_file, save_model
+def _write_weights(weights: dict[str, Tensor], file: Path) -> None:
+    from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    if has_adapters(learned):
-        save_file(state_of(learned), str(partial))
-    else:
-        save_model(learned, str(partial))
+    save_file(weights, partial)
     partial.replace(file)
 
 
-def _read_weights(learned: Any, file: Path) -> None:
-    from safetensors.torch import load_file, load_model
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
 
-    if has_adapters(learned):
-        restore(learned, load_file(str(file)))
-    else:
-        load_model(learned, str(file))
+    return load_file(file)

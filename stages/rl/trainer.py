@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from stages.common.seeding import keyed_generator
+from stages.common.sharding import (
+    PlayMode,
+    check_partitioned,
+    held_share,
+    is_sharded,
+    play_ready,
+)
 from stages.interaction.trajectory import Trajectory
 from stages.rl.baselines import Baseline, annotated, whitened
 from stages.rl.learner import ActorLearner, Objective
@@ -62,10 +69,27 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
         self.progress = Progress()
         self.clock = Clock()
 
+    def held(self) -> dict[str, float]:
+        """Which share of a partitioned actor's bytes this process holds. RunError: too much."""
+        check_partitioned(self.actor, self.ranks)
+        return {"actor/held_share": held_share(self.actor)} if is_sharded(self.actor) else {}
+
+    @contextmanager
+    def playing(self, how: PlayMode) -> Iterator[None]:
+        """Inside, ``actor`` may generate, on each process for itself; see ``engine.play_ready``."""
+        with ExitStack() as stack:
+            if is_sharded(self.actor):
+                with self.clock("gather"):
+                    context = play_ready(self.model, self.accelerator, self.ranks, how)
+                    stack.enter_context(context)
+            yield
+
     def train(self, parts: Parts, learner: ActorLearner, *, iterations: int) -> None:
         """Collect, score, pool, judge, fit the critic, update the actor, log; over and over.
 
-        The critic judges the new episodes before it is fitted to them, so that the baseline
+        Several processes each play, score and learn from a share and are told the rest: all know
+        all episodes, so whatever is a figure of the whole rollout is the same for all. The critic
+        judges the new episodes before it is fitted to them, so that the baseline
         cannot know how they went on.
         """
         now, clock = self.progress, self.clock
@@ -83,6 +107,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                 if parts.baseline.ready:
                     judgement = parts.baseline.judge(now.waiting)
                 metrics |= parts.baseline.learn(now.iteration, now.actor_version)
+                self.ranks.align(parts.baseline.state_dict())
             if parts.baseline.ready:
                 with clock("actor"):
                     advantages, spread = whitened(judgement, min_std=self.args.whiten_min_std)
@@ -92,6 +117,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                     metrics |= spread | learner.update(rows, objective, rng)
                 episodes = annotated(now.waiting, judgement, advantages)[-len(episodes) :]
                 now.actor_version, now.waiting = now.actor_version + 1, []
+                metrics |= self.held()
             self.lr_scheduler.step()
 
             now.iteration += 1

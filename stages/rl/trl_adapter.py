@@ -9,7 +9,7 @@ replaced by ``stages.rl.trainer``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,10 @@ from torch import Tensor, nn
 from transformers import PrinterCallback
 
 from stages.common.adapters import as_started
+from stages.common.engine import Descent
 from stages.common.logprobs import at_actions
+from stages.common.ranks import ALONE, Ranks, world_size
+from stages.common.sharding import check_partitioned
 from stages.rl.critic.heads import ScalarHead
 
 with warnings.catch_warnings():
@@ -66,11 +69,13 @@ class _NoBackbone(nn.Module):
 
 
 class NoRewardModel(nn.Module):
-    """Stand-in for runs without a reward model: TRL moves whatever it is given to the device."""
+    """Stand-in for runs without a reward model: TRL moves whatever it is given to the device, and
+    DeepSpeed, which prepares it, asks for the type of its first parameter."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+        self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
 
 
 class TrlPPOSetup(PPOTrainer):
@@ -86,13 +91,13 @@ class TrlPPOSetup(PPOTrainer):
         tokenizer: Any,
         value_head: ScalarHead | None = None,
         autocast: bool = False,
-        callbacks: Sequence[Any] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         """``reference``: None where the actor carries adapters, which are then switched off.
         ``value_head``: (n, H) states to (n,) values, on the actor's trunk; None: none.
         ``autocast``: compute in bfloat16, from whatever the weights are kept in.
         """
-        self.value_head = value_head
+        self.value_head, self.ranks = value_head, ranks
         self.autocast = autocast
         stop = getattr(actor.generation_config, "eos_token_id", None)
         with warnings.catch_warnings():
@@ -107,11 +112,14 @@ class TrlPPOSetup(PPOTrainer):
                 train_dataset=_inert_dataset(config),
                 eval_dataset=_inert_dataset(config),
                 value_model=ValueModel(value_head),
-                callbacks=list(callbacks) or None,
             )
         self.remove_callback(PrinterCallback)  # metrics.jsonl and the progress bar tell it all
         # TRL overwrites the stop token (None unless asked for); a saved actor must keep its own.
         actor.generation_config.eos_token_id = stop
+        self.descent = Descent(
+            self.accelerator, self.model, self.optimizer, self._moved, ranks=ranks
+        )
+        check_partitioned(self.actor, ranks)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """One optimizer for all; a value head starts from nothing and has a rate of its own."""
@@ -123,6 +131,8 @@ class TrlPPOSetup(PPOTrainer):
                 group["params"] = [p for p in group["params"] if id(p) not in own]
             rate = self.args.value_learning_rate
             optimizer.add_param_group({"params": head, "lr": rate, "weight_decay": 0.0})
+        # ZeRO will put flat pieces in their places.
+        self._moved = [list(group["params"]) for group in optimizer.param_groups]
         return optimizer
 
     def publish(self, step: int, metrics: dict[str, float]) -> None:
@@ -198,7 +208,8 @@ def ppo_config(output_dir: Path, *, iterations: int, **arguments: Any) -> Asymme
     on_gpu = torch.cuda.is_available()
     defaults: dict[str, Any] = {
         "output_dir": str(output_dir),
-        "total_episodes": iterations,
+        # TRL's schedule counts batches of one episode from each process.
+        "total_episodes": iterations * world_size(),
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 1,
         "num_mini_batches": 1,

@@ -37,10 +37,12 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     Raises HandoffError for a finished folder, UsageError for a recipe or data that cannot work,
     RunError when training itself fails. A dry run checks all of it and writes nothing.
     """
+    from stages.common.engine import join
     from stages.common.trl_trainer import check_trackers
 
     started = time.perf_counter()
-    folder = RunFolder.open(request, "sft")
+    ranks = join(recipe.distributed.timeout_s)
+    folder = RunFolder.open(request, "sft", ranks)
     set_threads(recipe.threads)
     seed_everything(recipe.seed)
     log = None if request.dry_run else folder.log_path
@@ -54,6 +56,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             return summary
         summary |= train(recipe, folder, model, tokenizer, rows, autocast=autocast)
         _save(recipe, folder, model, tokenizer, autocast=autocast)
+    if not ranks.main:
+        return summary
     write_rows(folder.path, map(asdict, islice(rows.train, KEPT_ROWS)))
     summary["seconds"] = round(time.perf_counter() - started, 2)
     manifest = build_manifest(
@@ -192,8 +196,7 @@ def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
 
 
 def _save(recipe: Recipe, folder: RunFolder, model: Any, tokenizer: Any, *, autocast: bool) -> None:
-    from stages.common.models import save_folder
-    from stages.common.trl_trainer import as_served
+    from stages.common.trl_trainer import save_trained
 
     card = f"Actor of the aac recipe {recipe.name} after supervised fine-tuning."
-    save_folder(as_served(model, autocast), tokenizer, folder.path, card=card)
+    save_trained(model, tokenizer, folder, card=card, autocast=autocast)

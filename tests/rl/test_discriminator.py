@@ -257,7 +257,7 @@ def test_what_it_scores_was_never_in_its_training_data(tmp_path):
         measure=lambda es: {},
         baseline=baseline,
         pool=pool,
-        objective=lambda i: objective,
+        objective=lambda *_: objective,
         report=lambda i, metrics, es: log.append(metrics),
         evaluate=lambda i: {},
         checkpoint=lambda i: None,

@@ -29,6 +29,14 @@ def make_learner(trainer, **options):
     return ActorLearner(trainer, **plan)
 
 
+def accumulate(learner, rows, objective):
+    """Gradients of one minibatch, without the step; what was tallied."""
+    tally = Tally()
+    for loss in learner._ppo_losses(rows, objective, tally):
+        learner.setup.descent.accumulate(loss, last=False)
+    return tally
+
+
 def gradient(trainer):
     return torch.cat([p.grad.flatten().double() for p in trainer.actor.parameters()])
 
@@ -72,7 +80,7 @@ def test_one_divisor_gives_the_policy_gradient(tmp_path):
     rows = actor_rows(episodes, advantages)
     assert len(list(microbatches(rows, max_tokens=64))) > 1
     trainer.actor.zero_grad()
-    make_learner(trainer)._accumulate(rows, PLAIN, Tally())
+    accumulate(make_learner(trainer), rows, PLAIN)
     tokens = sum(r.actions for r in rows)
     torch.testing.assert_close(-gradient(trainer) * tokens, expected, rtol=1e-4, atol=1e-6)
     cosine = torch.nn.functional.cosine_similarity
@@ -89,7 +97,7 @@ def test_accumulation_changes_nothing(tmp_path):
     grads = []
     for tokens in (8, 10_000):
         trainer.actor.zero_grad()
-        make_learner(trainer, microbatch_tokens=tokens)._accumulate(rows, objective, Tally())
+        accumulate(make_learner(trainer, microbatch_tokens=tokens), rows, objective)
         grads.append(gradient(trainer))
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
@@ -120,7 +128,7 @@ def test_transcript_rows_equal_per_turn_rows(tmp_path):
     grads = []
     for rows in (together, apart):
         trainer.actor.zero_grad()
-        make_learner(trainer)._accumulate(rows, replace(PLAIN, entropy_coef=0.1), Tally())
+        accumulate(make_learner(trainer), rows, replace(PLAIN, entropy_coef=0.1))
         grads.append(gradient(trainer))
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-6)
 
@@ -162,9 +170,7 @@ def test_before_the_first_update_the_ratio_is_one(tmp_path):
     episodes = [random_episode(trainer, rng, turns=2) for _ in range(4)]
     rows = actor_rows(episodes, [[0.5, -0.5]] * 4)
     learner = make_learner(trainer)
-    tally = Tally()
-    learner._accumulate(learner.with_reference(rows, 1.0), PLAIN, tally)
-    means = tally.means()
+    means = accumulate(learner, learner.with_reference(rows, 1.0), PLAIN).means()
     assert means["approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert kl_to_reference(learner.with_reference(rows, 1.0)) == pytest.approx(0.0, abs=1e-6)
     assert means["clip_fraction"] == 0.0

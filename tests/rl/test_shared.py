@@ -129,7 +129,8 @@ def accumulated(trainer, rows, objective):
     trainer.learned.zero_grad(set_to_none=True)
     tally = Tally()
     learner = learner_of(trainer)
-    learner._accumulate(learner.with_reference(rows, 1.0), objective, tally)
+    for loss in learner._ppo_losses(learner.with_reference(rows, 1.0), objective, tally):
+        learner.setup.descent.accumulate(loss, last=False)
     return gradients(trainer), tally.means()
 
 
@@ -319,7 +320,7 @@ def bandit(folder, *, iterations, warm_up=1):
         measure=lambda es: {"episode/success": float(np.mean([e.success for e in es]))},
         baseline=baseline,
         pool=pool,
-        objective=lambda i: replace(SILENT, vf_coef=0.5, max_grad_norm=1.0),
+        objective=lambda *_: replace(SILENT, vf_coef=0.5, max_grad_norm=1.0),
         report=lambda i, metrics, es: log.append(metrics),
         evaluate=lambda i: {},
         checkpoint=lambda i: None,

@@ -59,7 +59,7 @@ def build(
         measure=lambda es: {"episode/success": float(np.mean([e.success for e in es]))},
         baseline=baseline,
         pool=pool,
-        objective=lambda i: objective,
+        objective=lambda *_: objective,
         report=lambda i, metrics, es: log.append(metrics),
         evaluate=lambda i: {},
         checkpoint=lambda i: None,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stages.common.ranks import ALONE, Ranks
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Action, Trajectory, Turn
 
@@ -46,7 +47,14 @@ def small_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="0", eos_token="0")
 
 
-def setup(folder: Path, *, iterations: int = 1, learning_rate: float = 1e-3, **options: Any) -> Any:
+def setup(
+    folder: Path,
+    *,
+    iterations: int = 1,
+    learning_rate: float = 1e-3,
+    ranks: Ranks = ALONE,
+    **options: Any,
+) -> Any:
     """TRL's set-up around the small actor and its frozen copy."""
     from stages.rl.trainer import AsymmetricPPOTrainer
     from stages.rl.trl_adapter import ppo_config
@@ -62,6 +70,7 @@ def setup(folder: Path, *, iterations: int = 1, learning_rate: float = 1e-3, **o
         reference=reference,
         reward_model=None,
         tokenizer=small_tokenizer(),
+        ranks=ranks,
     )
 
 
