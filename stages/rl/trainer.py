@@ -118,7 +118,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                 episodes = annotated(now.waiting, judgement, advantages)[-len(episodes) :]
                 now.actor_version, now.waiting = now.actor_version + 1, []
                 metrics |= self.held()
-            self.lr_scheduler.step()
+            self.step_schedule()
 
             now.iteration += 1
             with clock("evaluation"):

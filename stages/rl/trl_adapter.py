@@ -135,6 +135,12 @@ class TrlPPOSetup(PPOTrainer):
         self._moved = [list(group["params"]) for group in optimizer.param_groups]
         return optimizer
 
+    def step_schedule(self) -> None:
+        """The learning rate of the next iteration; it falls while the critic warms up, too."""
+        with warnings.catch_warnings():  # torch expects a step of the optimizer before each
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            self.lr_scheduler.step()
+
     def publish(self, step: int, metrics: dict[str, float]) -> None:
         """Hand one step's figures to the trackers of ``report_to``."""
         self.state.global_step = step

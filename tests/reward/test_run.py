@@ -117,7 +117,7 @@ def test_preferences_of_the_actors_play(
 ) -> None:
     asked = []
 
-    def play(recipe: Any, arena: Any, actor: Path) -> list[Trajectory]:
+    def play(recipe: Any, arena: Any, actor: Path, _: Any) -> list[Trajectory]:
         asked.append(actor)
         return episodes()
 
