@@ -89,13 +89,13 @@ def cut_row(row: Row, max_length: int) -> Row | None:
     room = max_length - (end - start)
     if room < 1:
         return None
-    context = cut_middle(row.input_ids[:start], room)
+    context = keep_both_ends(row.input_ids[:start], room)
     mask = (False,) * len(context) + (True,) * (end - start)
     return Row(context + row.input_ids[start:end], mask)
 
 
-def cut_middle(ids: Ids, length: int) -> tuple[int, ...]:
-    """``ids`` with its middle taken out, so that ``length`` tokens remain."""
+def keep_both_ends(ids: Ids, length: int) -> tuple[int, ...]:
+    """``ids`` with its middle taken out, so that ``length`` tokens remain, half at each end."""
     if len(ids) <= length:
         return tuple(ids)
     head = length // 2

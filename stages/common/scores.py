@@ -35,12 +35,12 @@ def reply_scores(
     """Scores of the replies that end (exclusive) at ``ends[k]`` within row k; float32.
 
     The same numbers as ``sequence_scores`` of ``row[:end]``, in a fraction of the time; only for
-    a model that ``reads_causally``.
+    a model that ``scores_every_token``.
     """
     return _scores(model, list(zip(rows, ends, strict=True)), max_tokens)
 
 
-def reads_causally(model: Any) -> bool:
+def scores_every_token(model: Any) -> bool:
     """Whether every position can be scored on its own: a decoder under a linear head."""
     from transformers.modeling_layers import GenericForSequenceClassification
 

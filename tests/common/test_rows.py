@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.common.rows import MergedRow, Row, action_spans, cut_middle, cut_row, merge_turns
+from stages.common.rows import MergedRow, Row, action_spans, cut_row, keep_both_ends, merge_turns
 
 # P0 = 1 2 3, A0 = 4 5, O0 = 6 7, A1 = 8, O1 = 9 9, A2 = 10 11
 ROW = Row(
@@ -70,6 +70,6 @@ def test_an_action_that_cannot_fit_is_reported() -> None:
 
 
 def test_middle() -> None:
-    assert cut_middle([1, 2, 3, 4, 5], 3) == (1, 4, 5)
-    assert cut_middle([1, 2], 3) == (1, 2)
-    assert cut_middle([1, 2, 3], 0) == ()
+    assert keep_both_ends([1, 2, 3, 4, 5], 3) == (1, 4, 5)
+    assert keep_both_ends([1, 2], 3) == (1, 2)
+    assert keep_both_ends([1, 2, 3], 0) == ()

@@ -12,7 +12,7 @@ import torch
 from stages.common import scores
 from stages.common.console import quiet_libraries
 from stages.common.models import load_tokenizer, new_reward_model, score_padding
-from stages.common.scores import reads_causally, reply_scores, sequence_scores
+from stages.common.scores import reply_scores, scores_every_token, sequence_scores
 from tests.tiny_models import tiny_llama, tiny_qwen3
 
 
@@ -49,7 +49,7 @@ def test_padding_and_order_change_nothing(model: Any) -> None:
 
 
 def test_all_replies_of_a_row_in_one_forward(model: Any) -> None:
-    assert reads_causally(model)
+    assert scores_every_token(model)
     rows, ends = sequences(), [[3, 6], [18], [1, 4, 10], [31], [2]]
     expected = [
         [plain(model, row[:e]) for e in found] for row, found in zip(rows, ends, strict=True)
@@ -83,4 +83,4 @@ def test_mode_and_gradients_are_left_alone(model: Any) -> None:
     assert model.training
     model.eval()
     assert all(p.grad is None for p in model.parameters())
-    assert not reads_causally(torch.nn.Linear(1, 1)) and scores.MAX_TOKENS > 0
+    assert not scores_every_token(torch.nn.Linear(1, 1)) and scores.MAX_TOKENS > 0

@@ -98,7 +98,7 @@ def test_turn_by_turn_gives_the_same(
     from stages.common import scores
 
     together = module.score_turns(scorer.model, scorer.tokenizer, episodes(), max_length=400)
-    monkeypatch.setattr(scores, "reads_causally", lambda model: False)
+    monkeypatch.setattr(scores, "scores_every_token", lambda model: False)
     apart = module.score_turns(scorer.model, scorer.tokenizer, episodes(), max_length=400)
     for one, other in zip(together, apart, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

@@ -11,7 +11,7 @@ from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.learner import CriticLearner, FitPlan
 from stages.rl.critic.light import LightTrunk
 from stages.rl.critic.network import CriticNetwork
-from stages.rl.critic.text import cut_middle
+from stages.rl.critic.text import keep_mostly_end
 from stages.rl.critic.trunks import load_critic, save_critic
 from stages.rl.critic.views import ViewParts, action_views, critic_views
 from tests.rl.worlds import BETWEEN, START, episode
@@ -241,10 +241,10 @@ def test_a_long_view_loses_the_middle_of_its_history_only(encoder_folder):
     assert "goal" in text and "facts" in text and "left" in text and "after 2" in text
 
 
-def test_cut_middle():
-    assert cut_middle(list(range(10)), 10) == list(range(10))
-    assert cut_middle(list(range(10)), 4) == [0, 7, 8, 9]
-    assert cut_middle(list(range(10)), 0) == []
+def test_keep_mostly_end():
+    assert keep_mostly_end(list(range(10)), 10) == list(range(10))
+    assert keep_mostly_end(list(range(10)), 4) == [0, 7, 8, 9]
+    assert keep_mostly_end(list(range(10)), 0) == []
 
 
 def test_light_critic_saves_and_loads(tmp_path):

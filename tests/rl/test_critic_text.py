@@ -12,7 +12,7 @@ from stages.common.errors import UsageError
 from stages.common.run_folder import write_json
 from stages.recipe.critic import CriticSection
 from stages.rl.critic import encoder as encoders
-from stages.rl.critic.encoder import EncoderTrunk, packed, reads_causally
+from stages.rl.critic.encoder import EncoderTrunk, looks_only_back, packed
 from stages.rl.critic.ensemble import Ensemble, bootstrap_weights
 from stages.rl.critic.text import Pieces, WordReader, newest
 from stages.rl.critic.trunks import build_network, load_critic, save_critic
@@ -133,8 +133,8 @@ def test_packed_batches_hold_every_row_once_within_the_budget() -> None:
 
 def test_a_decoder_is_read_at_its_last_token(tmp_path: Path) -> None:
     trunk = EncoderTrunk.load(tiny_qwen3(tmp_path / "qwen3"), max_tokens=64)
-    assert reads_causally(trunk.encoder)
-    assert not reads_causally(EncoderTrunk.scratch(hidden_size=8, layers=1, max_tokens=16).encoder)
+    assert looks_only_back(trunk.encoder)
+    assert not looks_only_back(EncoderTrunk.scratch(hidden_size=8, layers=1, max_tokens=16).encoder)
     rows = trunk.prepare(critic_views(three_turns()))
     alone = trunk.encoder(input_ids=rows[2][None]).last_hidden_state[0, -1]
     torch.testing.assert_close(trunk([rows])[2], alone, rtol=1e-4, atol=1e-5)

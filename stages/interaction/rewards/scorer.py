@@ -60,9 +60,9 @@ def score_turns(
     model: Any, tokenizer: Any, trajectories: Sequence[Trajectory], *, max_length: int
 ) -> list[list[float]]:
     """The raw score of each turn of each episode; all turns of a thread in one forward."""
-    from stages.common.scores import reads_causally, reply_scores, sequence_scores
+    from stages.common.scores import reply_scores, scores_every_token, sequence_scores
 
-    merge = reads_causally(model)
+    merge = scores_every_token(model)
     threads: list[tuple[int, MergedRow]] = []
     for episode, trajectory in enumerate(trajectories):
         exchanges = [(turn.messages, turn.action.text) for turn in trajectory.turns]

@@ -36,7 +36,7 @@ from stages.interaction.trajectory import Trajectory
 from stages.rl.baselines import Judgement
 from stages.rl.critic.cache import EpisodeCache
 from stages.rl.critic.contrast import Contrasts, Outcome, auc, preference_loss
-from stages.rl.critic.encoder import reads_causally
+from stages.rl.critic.encoder import looks_only_back
 from stages.rl.critic.learner import FitPlan, build_optimizer
 from stages.rl.critic.text import TokenizerReader, view_ids, view_texts
 from stages.rl.critic.trunks import CONFIG
@@ -124,7 +124,7 @@ def load_log_ratio(folder: str | Path, *, max_tokens: int, length_normalised: bo
             "advantage takes actor, or the folder of a causal language model"
         ) from None
     check_vocabulary(model, tokenizer, folder)
-    if not reads_causally(model.base_model):
+    if not looks_only_back(model.base_model):
         raise UsageError(
             f"rl.critic.trunk is {folder}, which reads in both directions and so gives an action "
             "no probability; kind advantage takes actor, or a causal language model"

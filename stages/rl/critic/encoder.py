@@ -36,7 +36,7 @@ class EncoderTrunk(nn.Module):
         self.reader = reader
         self.width = int(encoder.config.hidden_size)
         self.eval()
-        self._causal = reads_causally(self.encoder)
+        self._causal = looks_only_back(self.encoder)
         limit = getattr(encoder.config, "max_position_embeddings", None) or max_tokens + 2
         # RoBERTa-type encoders number positions from pad + 1, so two fewer than the table are safe.
         self._room = min(max_tokens, limit - 2) - len(reader.before) - len(reader.after)
@@ -139,7 +139,7 @@ def packed(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def reads_causally(encoder: Any) -> bool:
+def looks_only_back(encoder: Any) -> bool:
     """Whether a later token leaves the hidden state of an earlier one as it is: a decoder."""
     with torch.no_grad():
         ids = torch.tensor([[0, 1], [0, 2]])

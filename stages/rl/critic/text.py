@@ -103,9 +103,9 @@ class Pieces:
             room -= given[-1]
         kept = newest(older, given[3])
         return self._joined(
-            [kept, cut_middle(last, given[1])],
-            cut_middle(self.state, given[2]),
-            cut_middle(self.action, given[0]),
+            [kept, keep_mostly_end(last, given[1])],
+            keep_mostly_end(self.state, given[2]),
+            keep_mostly_end(self.action, given[0]),
         )
 
     def _joined(self, history: Sequence[Ids], state: Ids, action: Ids) -> Ids:
@@ -148,7 +148,7 @@ def newest(exchanges: Sequence[Ids], room: int) -> Ids:
     return front + [i for exchange in exchanges[first:] for i in exchange]
 
 
-def cut_middle(ids: Ids, room: int) -> Ids:
+def keep_mostly_end(ids: Ids, room: int) -> Ids:
     """At most ``room`` ids: a quarter from the front, the rest from the end."""
     if len(ids) <= room:
         return ids
