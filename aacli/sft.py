@@ -22,9 +22,10 @@ def sft(recipe: RecipePath, options: StageOptions) -> None:
     request = stage_request(loaded, options, "sft")
     if relaunched(options):
         return
+    from stages.rl.run import review_demonstrations
     from stages.sft.run import run
 
-    report("sft", run(loaded, request), request, options)
+    report("sft", run(loaded, request, reviews=review_demonstrations), request, options)
     if not request.dry_run:
         output = beside(request, options, "reward")
         suggest(typed("train-reward", recipe, options, output_dir=output))

@@ -31,7 +31,7 @@ from stages.evaluation.store import Figures, FigureStore, identity
 from stages.evaluation.tables import groups_table, percent, pipeline_table
 from stages.interaction.player import LoadedActor
 from stages.recipe.models import ActorSection, Recipe
-from stages.rl.run import load_reviewer
+from stages.rl.run import load_reviewer, review_demonstrations
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
 """Stages in their order, and the stages each is built on."""
@@ -45,8 +45,22 @@ SECTIONS = {
 
 
 def stage_function(name: str) -> Callable[[Recipe, RunRequest], Figures]:
-    """``run`` of a stage, imported when it is first needed."""
-    return import_module(f"stages.{name}.run").run
+    """``run`` of a stage, imported when it is first needed.
+
+    Stages do not know each other: here SFT is handed what RL's kind of critic says of turns.
+    """
+    stage = import_module(f"stages.{name}.run").run
+    return partial(stage, reviews=review_demonstrations) if name == "sft" else stage
+
+
+def trained_player(
+    recipe: Recipe, folder: str, sampling: ActorSection | None = None
+) -> LoadedActor:
+    """The actor of a run's folder as it is to be played: with its critic, where it is reviewed.
+
+    ``sampling``: how it samples, by default as in evaluations.
+    """
+    return player(recipe, folder, load_reviewer, sampling=sampling)
 
 
 StageRunner = Callable[[str, Recipe, RunRequest], Figures]
@@ -199,7 +213,7 @@ class Pipeline:
         """The actor of a folder, sampling so; the last one stays loaded."""
         if self._loaded is None or self._loaded[0] != (folder, sampling):
             self._loaded = None  # not two models at once
-            actor = player(self.recipe, folder, load_reviewer, sampling=sampling)
+            actor = trained_player(self.recipe, folder, sampling)
             self._loaded = ((folder, sampling), actor)
         return self._loaded[1]
 

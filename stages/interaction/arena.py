@@ -126,6 +126,7 @@ class Arena:
                 make_environment=self.make_environment,
                 make_state=self.states(count_tokens),
                 seed=seed,
+                reviewer=self.reviewer,
                 reward_functions=self.functions,
                 parallel=self.at_once,
                 on_episode=lambda _: advance(),

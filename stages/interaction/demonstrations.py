@@ -11,7 +11,7 @@ from typing import Any, cast
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import Demonstrator, Environment, Task
 from stages.interaction.generation import Generation, Request
-from stages.interaction.rollout import collect
+from stages.interaction.rollout import Reviewer, collect
 from stages.interaction.states.base import StateProcessor
 from stages.interaction.trajectory import Message, Trajectory
 
@@ -75,3 +75,8 @@ def demonstrate_episodes(
         )
     finally:
         environment.close()
+
+
+def saying(words: Sequence[Sequence[str]]) -> Reviewer:
+    """Reviews demonstrations that are played again: ``words[k][t]`` of turn t of episode k."""
+    return lambda episodes: [words[e.key[-1]][len(e.turns) - 1] for e in episodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from stages.common.ranks import Ranks
 from stages.common.run_folder import MANIFEST, RunFolder, RunRequest
 from stages.common.seeding import seed_everything, set_threads
 from stages.interaction.rollout import Reviewer
+from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 
 
@@ -85,6 +87,17 @@ def load_reviewer(folder: Path, recipe: Recipe) -> Reviewer | None:
 
     budget = int(made.recipe["state"]["max_tokens"])
     return saved_reviewer(RlSection.model_validate(made.recipe["rl"]), budget, folder)
+
+
+def review_demonstrations(
+    recipe: Recipe, episodes: Sequence[Trajectory]
+) -> Sequence[Sequence[str]]:
+    """What critics like the recipe's say of each turn of its demonstrations, for stage 1."""
+    from stages.rl.critic import demonstrated
+
+    return demonstrated.review_demonstrations(
+        recipe.rl, episodes, state_tokens=recipe.state.max_tokens, seed=recipe.seed
+    )
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:

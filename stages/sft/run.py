@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,8 @@ from stages.common.manifest import build_manifest, fingerprint
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
 from stages.interaction.arena import Arena, kept
+from stages.interaction.demonstrations import saying
+from stages.interaction.trajectory import Message, Trajectory
 from stages.recipe.models import Recipe, SftSection
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.sft.data import (
@@ -29,10 +32,14 @@ DEMONSTRATION_TASKS, HELD_OUT, ORDER = 10, 11, 12
 """Places in random keys, so that no two uses share numbers."""
 KEPT_ROWS = 5000
 """Training rows kept in the folder for mixing the SFT loss into stage 3."""
+Reviews = Callable[[Recipe, Sequence[Trajectory]], Sequence[Sequence[str]]]
+"""The review in words of each turn of each demonstration."""
 
 
-def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
+def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) -> dict[str, Any]:
     """Train the first actor and save it as a plain folder; returns the summary.
+
+    ``reviews`` writes what demonstrations show under finished turns where the state shows reviews.
 
     Raises HandoffError for a finished folder, UsageError for a recipe or data that cannot work,
     RunError when training itself fails. A dry run checks all of it and writes nothing.
@@ -49,7 +56,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     with quiet_libraries(log), folder.undone_on_bad_input():
         check_trackers(recipe.tracking.report_to)
         model, tokenizer, autocast = _load(recipe)
-        examples, source = gather(recipe, tokenizer)
+        examples, source = gather(recipe, tokenizer, reviews)
         rows = _rows(recipe, tokenizer, model, examples)
         summary = _counts(examples, rows)
         if request.dry_run:
@@ -72,11 +79,13 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     return summary
 
 
-def gather(recipe: Recipe, tokenizer: Any) -> tuple[list[Example], str]:
+def gather(
+    recipe: Recipe, tokenizer: Any, reviews: Reviews | None = None
+) -> tuple[list[Example], str]:
     """The dialogues to learn, and what they came from."""
     section, source = recipe.sft, str(recipe.sft.data or "demonstrations")
     if section.data is None:
-        examples = _demonstrated(recipe, tokenizer)
+        examples = episode_examples(demonstrated(recipe, tokenizer, reviews))
     else:
         examples = read_examples(Path(section.data))
     if section.only_successful:
@@ -106,17 +115,24 @@ def train(
     }
 
 
-def _demonstrated(recipe: Recipe, tokenizer: Any) -> list[Example]:
+def demonstrated(
+    recipe: Recipe, tokenizer: Any, reviews: Reviews | None = None
+) -> list[Trajectory]:
+    """The expert's episodes; with reviews, played once more with these under finished turns."""
     from stages.common.chat import encode_prompt
+
+    def count(messages: list[Message]) -> int:
+        return len(encode_prompt(tokenizer, messages))
 
     seed = derived_seed(recipe.seed, DEMONSTRATION_TASKS)
     world, writer = (recipe.environment, recipe.state, recipe.rl.rewards), recipe.model.actor
     arena = Arena.of(*world, writer=writer)
     tasks = arena.draw("train", recipe.sft.demonstrations, seed)
-    episodes = arena.demonstrate(
-        tasks, seed=seed, count_tokens=lambda messages: len(encode_prompt(tokenizer, messages))
-    )
-    return episode_examples(kept(episodes))
+    episodes = arena.demonstrate(tasks, seed=seed, count_tokens=count)
+    if recipe.state.review == "words" and reviews is not None:
+        arena = arena.served(recipe.state, saying(reviews(recipe, episodes)))
+        episodes = arena.demonstrate(tasks, seed=seed, count_tokens=count)
+    return kept(episodes)
 
 
 def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -> SftRows:

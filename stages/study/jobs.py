@@ -25,9 +25,9 @@ from stages.common.console import hushed, quiet_libraries
 from stages.common.errors import AacError, RunError, UsageError
 from stages.common.run_folder import RunRequest, is_finished
 from stages.common.seeding import set_threads
-from stages.evaluation.run import held_out, measure_actor, player
+from stages.evaluation.run import held_out, measure_actor
 from stages.evaluation.store import Figures, FigureStore, identity
-from stages.pipeline import measured_under, stage_function
+from stages.pipeline import measured_under, stage_function, trained_player
 from stages.study.plan import Job
 
 
@@ -82,7 +82,8 @@ def evaluation(job: Job, *, measure: bool = False, anew: bool = False) -> Figure
     under = measured_under(job.recipe, [identity(folder), "sampled"])
 
     def figures() -> Figures:
-        return measure_actor(held_out(job.recipe), player(job.recipe, folder), greedy=False)
+        actor = trained_player(job.recipe, folder)
+        return measure_actor(held_out(job.recipe), actor, greedy=False)
 
     return store.get("rl-sampled", under, figures) if measure else store.known("rl-sampled", under)
 

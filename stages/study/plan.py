@@ -36,6 +36,8 @@ DEPENDS: Mapping[str, tuple[str, ...]] = {
     "rl": SECTIONS["rl"],
 }
 """Parts of a recipe that decide what comes out of a stage, its parents aside."""
+OF_REVIEWS = ("rl.critic", "rl.rewards.weights", "rl.rewards.dense_cap", "rl.ppo.discount")
+"""What SFT depends on, too, where its demonstrations show reviews."""
 
 
 @dataclass(frozen=True)
@@ -185,9 +187,11 @@ def _parts(recipe: Recipe, stage: str) -> dict[str, Any]:
 
 
 def _of(content: Mapping[str, Any], stage: str) -> dict[str, Any]:
-    """What ``DEPENDS`` names, by its dotted path."""
+    """What ``DEPENDS`` names, by its dotted path; ``OF_REVIEWS`` where they are shown."""
     found = {}
-    for dotted in DEPENDS[stage]:
+    state = content.get("state")
+    reviewed = isinstance(state, Mapping) and state.get("review") == "words"
+    for dotted in (*DEPENDS[stage], *(OF_REVIEWS if reviewed else ())):
         value: Any = content
         for part in dotted.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

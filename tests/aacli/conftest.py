@@ -24,10 +24,11 @@ class Stages:
         for name in ("stages.sft.run", "stages.reward.run", "stages.rl.run", "stages.pipeline"):
             module = ModuleType(name)
             module.run = self._runner(name)  # type: ignore[attr-defined]
+            module.review_demonstrations = None  # type: ignore[attr-defined]
             patch.setitem(sys.modules, name, module)
 
-    def _runner(self, name: str) -> Callable[[Any, Any], Any]:
-        def run(recipe: Any, request: Any) -> Any:
+    def _runner(self, name: str) -> Callable[..., Any]:
+        def run(recipe: Any, request: Any, **parts: Any) -> Any:
             self.calls.append((name, recipe, request))
             if isinstance(self.outcome, BaseException):
                 raise self.outcome

@@ -184,13 +184,6 @@ def test_a_run_shows_each_review_and_trains_on_what_it_showed(finished: Path) ->
     assert shown > 4
 
 
-def test_demonstrations_hold_no_review(lab: Lab) -> None:
-    recipe = reviewed(lab)
-    arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards)
-    episodes = arena.demonstrate(arena.tasks("train", 4, 0), seed=0)
-    assert "review" not in json.dumps([turn.messages for e in episodes for turn in e.turns])
-
-
 def test_evaluation_asks_the_saved_critic(lab: Lab, finished: Path) -> None:
     recipe = reviewed(lab)
     loaded = player(recipe, finished, load_reviewer)
