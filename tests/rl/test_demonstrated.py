@@ -1,4 +1,4 @@
-"""Reviews under demonstrations: whose they are, what they must not know, and that SFT shows them."""
+"""Reviews under demonstrations: whose they are, what they must not know, that SFT shows them."""
 
 from __future__ import annotations
 
