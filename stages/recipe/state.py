@@ -57,7 +57,8 @@ class StateSection(Section):
     tool_prompt: Literal["full", "none"] = "full"
     """full: describe tools and call format in a system message; none: the actor knows them."""
     review: Literal["none", "words"] = "none"
-    """words: under each exchange the critic's review of it (from RL on; SFT shows none)."""
+    """words: under each exchange the critic's review of it; under those of SFT's demonstrations, of
+    critics of its kind that were fitted to other demonstrations."""
     summary: SummarySection | None = None
     """Under the goal a summary of the turns that have left the window; none: not shown."""
     facts: FactsSection | None = None
