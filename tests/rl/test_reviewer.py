@@ -31,6 +31,8 @@ from stages.rl.critic.reviewer import in_words, reviewer_of
 from stages.rl.critic.views import ViewParts
 from stages.rl.pool import read_trajectories
 from stages.rl.run import load_reviewer, run
+from stages.study.jobs import evaluation
+from stages.study.plan import Job
 from tests.rl.test_run import Lab
 from tests.tiny_models import tiny_llama
 
@@ -193,6 +195,16 @@ def test_evaluation_asks_the_saved_critic(lab: Lab, finished: Path) -> None:
     assert all(turn.produced[REVIEW] for e in again for turn in e.turns[:-1])
     figures = evaluate(recipe, finished, reviewers=load_reviewer, episodes=3)
     assert figures["episodes"] == 3
+
+
+def test_a_study_measures_a_reviewed_actor_with_its_critic(
+    lab: Lab, finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "words" / "rl"
+    shutil.copytree(finished, folder)
+    recipe = reviewed(lab, evaluation={"episodes": 3})
+    figures = evaluation(Job("rl", recipe, folder, {}, "seed 0, words"), measure=True)
+    assert figures is not None and figures["episodes"] == 3
 
 
 def test_an_actor_from_before_rl_is_shown_none(lab: Lab) -> None:

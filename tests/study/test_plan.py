@@ -9,6 +9,7 @@ import pytest
 from stages.common.errors import UsageError
 from stages.common.manifest import build_manifest
 from stages.common.run_folder import write_json
+from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.study.plan import Job, build_plan, is_done
 from stages.study.study import Study
 
@@ -87,6 +88,26 @@ def test_variants_that_change_sft_alike_share_another_one():
     other = {"short": variants["short"], "narrow": narrow}
     again = build_plan(study(seeds=[0], variants=other), [], OUT).runs
     assert again["narrow", 0].parents == runs["narrow", 0].parents  # whatever the order
+
+
+def test_sft_that_shows_reviews_depends_on_the_critic_that_writes_them():
+    words = {
+        "state.review": "words",
+        "rl.critic.view": "history",
+        "rl.rewards.weights": dict.fromkeys(GOLD_DEPENDENT, 0),
+    }
+    variants = {
+        "none": words | {"state.review": "none"},
+        "words": words,
+        "patient": words | {"rl.ppo.epochs": 3},
+        "wide": words | {"rl.critic.hidden_size": 128},
+    }
+    runs = build_plan(study(seeds=[0], variants=variants), [], OUT).runs
+    sft = {name: runs[name, 0].parents["sft"].name for name in variants}
+    assert sft["words"] == sft["patient"] and len({*sft.values()}) == 3
+    wide = {"none": variants["none"] | {"rl.critic.hidden_size": 128}, "plain": variants["none"]}
+    runs = build_plan(study(seeds=[0], variants=wide), [], OUT).runs
+    assert runs["none", 0].parents["sft"] == runs["plain", 0].parents["sft"]
 
 
 def test_overrides_take_effect_in_order():

@@ -5,11 +5,14 @@ answers. So demonstrations are reviewed by critics of the recipe's own kind, wit
 and words of RL, fitted to the Monte-Carlo returns of other demonstrations: of two halves each is
 judged by the critic of the other (cross-fitting, Chernozhukov et al. 2018), so that no review
 knows how its own episode ended. Privileged facts are taken out before, as in a rollout.
+
+A critic that has just begun speaks otherwise than a practised one, and RL's actor hears both: a
+half is dealt out over the critic's ages, the first share judged before any fit and each further
+one after one more fit of the recipe's ``rl.critic.steps``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,8 +30,8 @@ from stages.rl.rewarding import build_rewarding
 
 HALVES, FIT = 2, 20
 """Folds of the cross-fitting; place in random keys."""
-PASSES = 4
-"""How often a critic goes through its half: as RL's, it has not learned all there is to learn."""
+AGES = 8
+"""Ages of a critic: as many as its half is dealt out over."""
 TurnRewards = Callable[[Trajectory], list[float]]
 
 
@@ -45,9 +48,12 @@ def review_demonstrations(
     words: list[list[str]] = [[] for _ in bare]
     for half in range(HALVES):
         critic = _fresh(rl, rewards, state_tokens=state_tokens, key=(seed, FIT, half))
-        _fit(critic, _others(bare, half), keyed_generator(seed, FIT, half))
-        for k in range(half, len(bare), HALVES):
-            words[k] = _reviews(critic, bare[k], rewards(bare[k]))
+        others, rng = _others(bare, half), keyed_generator(seed, FIT, half)
+        judged = range(half, len(bare), HALVES)
+        for age in range(AGES):
+            for k in judged[age::AGES]:
+                words[k] = _reviews(critic, bare[k], rewards(bare[k]))
+            _fit(critic, others, rng)
     return words
 
 
@@ -72,15 +78,13 @@ def _others(episodes: Sequence[Trajectory], half: int) -> list[Trajectory]:
 def _fit(
     critic: CriticLearner, episodes: Sequence[Trajectory], generator: np.random.Generator
 ) -> None:
-    if not episodes:
-        return
-    steps = math.ceil(PASSES * len(episodes) / critic.plan.batch_size)
-    critic.plan = replace(critic.plan, steps=steps)
+    """One fit, as after an iteration of RL, to Monte-Carlo returns."""
 
     def sample(size: int) -> list[Trajectory]:
         return [episodes[k] for k in generator.integers(len(episodes), size=size)]
 
-    critic.fit(sample, kind="monte_carlo")
+    if episodes:
+        critic.fit(sample, kind="monte_carlo")
 
 
 def _reviews(critic: CriticLearner, episode: Trajectory, rewards: Sequence[float]) -> list[str]:
