@@ -41,19 +41,25 @@ def reviews(episodes: Sequence[Trajectory]) -> list[list[str]]:
     return review_demonstrations(SECTION, episodes, state_tokens=700, seed=3)
 
 
-def test_every_turn_gets_one_of_the_words_and_the_same_again(episodes: list[Trajectory]) -> None:
+@pytest.fixture(scope="module")
+def said(episodes: list[Trajectory]) -> list[list[str]]:
+    return reviews(episodes)
+
+
+def test_every_turn_gets_one_of_the_words_and_the_same_again(
+    episodes: list[Trajectory], said: list[list[str]]
+) -> None:
     before = torch.get_rng_state()
-    said = reviews(episodes)
+    again = reviews(episodes)
     assert torch.equal(torch.get_rng_state(), before), "SFT's own random numbers are not touched"
     assert [len(words) for words in said] == [len(e.turns) for e in episodes]
     assert sorted(set(itertools.chain(*said))) == WORDS
-    assert reviews(episodes) == said
+    assert again == said
 
 
 def test_a_review_knows_neither_the_facts_nor_how_its_own_episode_ends(
-    episodes: list[Trajectory],
+    episodes: list[Trajectory], said: list[list[str]]
 ) -> None:
-    said = reviews(episodes)
     facts = [replace(e, initial_privileged={"gold": str(k)}) for k, e in enumerate(episodes)]
     assert reviews(facts) == said
     for k in (7,):
@@ -82,9 +88,8 @@ def test_reviews_say_what_others_earned_after_such_a_turn(episodes: list[Traject
     assert low[True] > low[False] + 0.3, low
 
 
-def test_critics_of_all_ages_speak(episodes: list[Trajectory]) -> None:
+def test_critics_of_all_ages_speak(episodes: list[Trajectory], said: list[list[str]]) -> None:
     """The first of each half are judged by a critic that calls nothing notable but rewards."""
-    said = reviews(episodes)
     rewards = build_rewarding(SECTION, None).turn_rewards
     for half in (0, 1):
         firsts = range(half, len(episodes), HALVES * AGES)
