@@ -109,7 +109,7 @@ def test_sft_shows_them_under_finished_turns_and_learns_none(tmp_path: Path) -> 
             "model": {"actor": str(actor)},
             "environment": {"name": "sql"},
             "state": {"tool_prompt": "none", "max_tokens": 1500, "review": review},
-            "sft": {"demonstrations": 24, "steps": 1, "batch_size": 2, "max_length": 1600},
+            "sft": {"demonstrations": 16, "steps": 1, "batch_size": 2, "max_length": 1600},
             "rl": RL,
         }
         recipe.write_text(yaml.safe_dump(content))
@@ -121,7 +121,7 @@ def test_sft_shows_them_under_finished_turns_and_learns_none(tmp_path: Path) -> 
     assert replies["words"] == replies["none"]
     assert not re.search("review:", shown["none"])
     found = re.findall(r"(.*)\n(review: .*?)(?:<|\n)", shown["words"])
-    assert len(found) > 24 and {line for _, line in found} <= set(WORDS)
+    assert len(found) > 16 and {line for _, line in found} <= set(WORDS)
     assert all(above.startswith(("[x]", "[ ]")) for above, _ in found), "under the checklist"
 
 
