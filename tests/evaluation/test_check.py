@@ -123,7 +123,14 @@ def test_a_world_played_by_a_person_is_refused():
         check_environment(ENVIRONMENTS["human"][0]())
 
 
-@pytest.mark.parametrize("name", [n for n in ENVIRONMENTS if n not in (*ADAPTERS, "human")])
+def _marked(name: str) -> Any:
+    """Running programs takes its time."""
+    return pytest.param(name, marks=pytest.mark.full) if name == "code" else name
+
+
+@pytest.mark.parametrize(
+    "name", [_marked(n) for n in ENVIRONMENTS if n not in (*ADAPTERS, "human")]
+)
 def test_environments_keep_the_contract(name):
     result = check_environment(ENVIRONMENTS[name][0](), episodes=24)
     assert {name: row["ok"] for name, row in result["checks"].items()} == dict.fromkeys(

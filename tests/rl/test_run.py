@@ -406,7 +406,8 @@ def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyP
     real = TrlPPOSetup.__init__
 
     def with_tracker(self: Any, config: Any, **parts: Any) -> None:
-        real(self, config, **(parts | {"callbacks": [Tracker()]}))
+        real(self, config, **parts)
+        self.add_callback(Tracker())
 
     monkeypatch.setattr(TrlPPOSetup, "__init__", with_tracker)
     rows = lab.rl(tmp_path / "rl")
