@@ -213,6 +213,13 @@ class Descent:
                 if isinstance(value, Tensor) and value.numel() > 1:
                     _write_partition(p, value, name)
 
+    def forget(self) -> None:
+        """Moments and step counts at zero, as of an optimizer that has not moved yet."""
+        base = self._base()[0] if self._zero else self.optimizer
+        for moments in base.state.values():
+            for name, value in moments.items():
+                moments[name] = value.zero_() if isinstance(value, Tensor) else type(value)()
+
     def _base(self) -> tuple[Any, list[Tensor]]:
         """torch's optimizer inside ZeRO's, and the flat pieces it moves on this process."""
         zero = self.model.optimizer

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
+from stages.recipe.monitor import MonitorSection
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import Section
 from stages.recipe.state import StateSection
@@ -168,6 +169,10 @@ class PpoSection(Section):
     """Entropy bonus at the end; it moves linearly."""
     kl_coef: float = Field(0.05, ge=0)
     """Weight of KL(π‖π_ref)."""
+    kl_target: float | None = Field(None, gt=0)
+    """KL to the reference, in nats per token, that kl_coef is steered to; none: it stays."""
+    kl_gain: float = Field(0.1, gt=0, le=1)
+    """K_β of that controller (arXiv:1909.08593): an iteration moves kl_coef by 0.2 of it at most."""
     kl_loss: Literal["k2", "full", "in_reward"] = "k2"
     """k2: ½(log π/π_ref)², whose expected gradient is that of KL(π‖π_ref); full: exact sum over
     the vocabulary; in_reward: subtracted from each turn's reward instead."""
@@ -178,6 +183,16 @@ class PpoSection(Section):
     (self-imitation), which makes the sampled actor surer of what it has found."""
     whiten_min_std: float = Field(1e-4, gt=0)
     """Below this spread advantages are only centred."""
+
+    @field_validator("kl_target")
+    @classmethod
+    def _steers_something(cls, target: float | None, info: ValidationInfo) -> float | None:
+        if target is not None and info.data.get("kl_coef") == 0:
+            raise ValueError(
+                f"{target:g} steers rl.ppo.kl_coef, which is 0 and stays so; give it a start above "
+                "0, or leave kl_target out"
+            )
+        return target
 
 
 class RlSection(Section):
@@ -207,6 +222,8 @@ class RlSection(Section):
     """The objective."""
     rewards: RewardsSection = RewardsSection()
     """The reward."""
+    monitor: MonitorSection = MonitorSection()
+    """Alarms and what is done about them."""
     checkpoint_every: int = Field(0, ge=0)
     """Iterations between resumable checkpoints; 0: none."""
     trainer: dict[str, Any] = {}
@@ -222,6 +239,22 @@ class RlSection(Section):
                 f"{critic.trunk} replays nothing by priority; set rl.pool.sampling: uniform"
             )
         return pool
+
+    @field_validator("monitor")
+    @classmethod
+    def _can_act(cls, monitor: MonitorSection, info: ValidationInfo) -> MonitorSection:
+        ppo = info.data.get("ppo")
+        if (raising := monitor.uses("raise_kl")) and ppo and ppo.kl_coef == 0:
+            raise ValueError(
+                f"{raising[0]} = raise_kl doubles rl.ppo.kl_coef, which is 0 and stays so; give it "
+                "a start above 0, or choose another action"
+            )
+        if (back := monitor.uses("roll_back")) and info.data.get("evaluate_every") == 0:
+            raise ValueError(
+                f"{back[0]} = roll_back needs the best actor so far, but rl.evaluate_every is 0; "
+                "set it to 1 or more, or choose another action"
+            )
+        return monitor
 
     @field_validator("episodes_per_task")
     @classmethod

@@ -11,6 +11,8 @@ E[∇k1] = 0. So k2 (or the full sum) is trained on, k3 is what is logged.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -43,6 +45,26 @@ def full(log_policy: Tensor, log_reference: Tensor) -> Tensor:
     """
     _check(log_policy, log_reference)
     return (log_policy.exp() * (log_policy - log_reference)).sum(-1)
+
+
+@dataclass
+class KlCoefficient:
+    """β of the KL term: as given, or steered towards a target KL.
+
+    Ziegler et al. 2019 (arXiv:1909.08593, section 2.2), per iteration with gain K_β:
+
+        e = clip(KL / target − 1, −0.2, 0.2)        β ← β · (1 + K_β e)
+    """
+
+    value: float
+    target: float | None = None
+    """Nats per action token; none: the coefficient stays."""
+    gain: float = 0.1
+
+    def steer(self, kl: float) -> None:
+        """One step after an iteration whose KL was ``kl``, nats per action token."""
+        if self.target is not None:
+            self.value *= 1 + self.gain * min(max(kl / self.target - 1, -0.2), 0.2)
 
 
 def _check(a: Tensor, b: Tensor) -> None:

@@ -18,6 +18,7 @@ from stages.rl.critic.options import fit_plan, view_parts
 from stages.rl.critic.preferences import preference_episodes
 from stages.rl.critic.trunks import build_network
 from stages.rl.critic.views import ViewParts
+from stages.rl.kl import KlCoefficient
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Rewarding:
 
     mix: RewardMix
     scorer: RewardModelScorer | None
-    kl_in_reward: float
+    kl: KlCoefficient
+    """Weight of a turn's KL, where that is a part of the reward."""
     discriminator: Discriminator | None = None
     ranks: Ranks = ALONE
 
@@ -48,18 +50,23 @@ class Rewarding:
         """One reward per turn, in units of success."""
         added = [
             float(turn.info.get(BONUS, 0.0))
-            - self.kl_in_reward * float(turn.info.get("kl_to_reference", 0.0))
+            - self.kl.value * float(turn.info.get("kl_to_reference", 0.0))
             for turn in episode.turns
         ]
         return [r + a for r, a in zip(self.mix.totals(episode), added, strict=True)]
 
 
 def build_rewarding(
-    rl: RlSection, reward: Path | None, *, state_tokens: int = 0, ranks: Ranks = ALONE
+    rl: RlSection,
+    reward: Path | None,
+    kl: KlCoefficient,
+    *,
+    state_tokens: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Rewarding:
     """The mix, the reward model where there is one, the critic's discriminator where asked for.
 
-    ``state_tokens`` is the budget of the actor's state.
+    ``kl`` is the run's coefficient, ``state_tokens`` the budget of the actor's state.
     """
     scorer = RewardModelScorer(reward) if reward is not None else None
     mix = RewardMix(
@@ -71,7 +78,7 @@ def build_rewarding(
         score_mean=scorer.mean if scorer else 0.0,
         score_std=scorer.std if scorer else 1.0,
     )
-    in_reward = rl.ppo.kl_coef if rl.ppo.kl_loss == "in_reward" else 0.0
+    in_reward = kl if rl.ppo.kl_loss == "in_reward" else KlCoefficient(0.0)
     discriminator = None
     if rl.critic.kind == "discriminative":
         parts = view_parts(rl.critic.view, state_tokens)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.common.console import quiet_libraries
-from stages.common.errors import HandoffError, UsageError
+from stages.common.errors import HandoffError, RunError, UsageError
 from stages.common.manifest import (
     Manifest,
     build_manifest,
@@ -18,7 +18,7 @@ from stages.common.manifest import (
     verify_parent,
 )
 from stages.common.ranks import Ranks
-from stages.common.run_folder import MANIFEST, RunFolder, RunRequest
+from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
 from stages.common.seeding import seed_everything, set_threads
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
@@ -60,6 +60,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             session.resume(folder.checkpoint())
         session.train()
         summary = session.save()
+    _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
         return summary
     folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
@@ -73,6 +74,22 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     )
     folder.finish(manifest, summary)
     return summary
+
+
+def _refuse_sick(stopped: str, folder: RunFolder, summary: dict[str, Any]) -> None:
+    """RunError where an alarm ended the run; its figures stay, no manifest says it is finished."""
+    if not stopped:
+        return
+    if folder.ranks.main:
+        write_json(folder.path / "summary.json", {**summary, "stopped": stopped})
+    best = summary["best"]
+    kept = "the last actor, as none was evaluated yet,"
+    if best:
+        kept = f"the actor of iteration {best['step']} (held-out success {best['success']:.2f})"
+    raise RunError(
+        f"the run was stopped at iteration {summary['iterations']} by the alarm {stopped}; {kept} "
+        f"is kept in {folder.path}, where alarms.jsonl tells the usual cure."
+    )
 
 
 def load_reviewer(folder: Path, recipe: Recipe) -> Reviewer | None:

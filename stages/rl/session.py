@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ from stages.rl.critic.assembly import (
     build_shared_baseline,
     warm_start,
 )
+from stages.rl.kl import KlCoefficient
+from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
+from stages.rl.remedies import ALARMS_FILE, Remedies
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
 from stages.rl.rewarding import build_rewarding
 from stages.rl.trainer import Parts
@@ -55,8 +58,10 @@ class Session:
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
+        ppo = recipe.rl.ppo
+        self.kl = KlCoefficient(ppo.kl_coef, ppo.kl_target, ppo.kl_gain)
         self.rewarding = build_rewarding(
-            recipe.rl, reward, state_tokens=recipe.state.max_tokens, ranks=self.ranks
+            recipe.rl, reward, self.kl, state_tokens=recipe.state.max_tokens, ranks=self.ranks
         )
         self.pool = ExperiencePool(
             folder.path / "pool",
@@ -87,16 +92,23 @@ class Session:
             build_reviewer(recipe, self.baseline, self.rewarding),
             sft=sft,
         )
+        self.remedies = Remedies(
+            recipe.rl.monitor,
+            self.trainer,
+            self.kl,
+            held_out=recipe.rl.evaluation_episodes,
+            restore=self._restore_best,
+            file=folder.path / ALARMS_FILE,
+        )
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint; metrics and evaluations are cut back to it."""
-        evaluations = self.folder.path / "evaluations.jsonl"
         if checkpoint is None:
             self.pool.restore(before=0)
             if self.ranks.main:
-                truncate_json(evaluations, 0)
+                self._truncate(0)
                 shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
             return
         if checkpoint.resolve().parent != self.folder.checkpoints.resolve():
@@ -108,10 +120,11 @@ class Session:
             checkpoint, self.trainer, self.baseline, self.pool, self._belongings()
         )
         self.best, self.last = extra["best"], extra["last"]
+        self.remedies.load_state_dict(extra["remedies"])
         iteration = self.trainer.progress.iteration
         if self.ranks.main:
             self.folder.metrics.keep_until(iteration)
-            truncate_json(evaluations, iteration)
+            self._truncate(iteration)
         say(f"resumed from iteration {iteration}")
 
     def train(self) -> None:
@@ -125,7 +138,7 @@ class Session:
                 measure=self._measure,
                 baseline=self.baseline,
                 pool=self.pool,
-                objective=partial(assembly.objective_at, rl),
+                objective=self._objective,
                 report=IterationReport(
                     self.folder.metrics,
                     self.folder.path / "trajectories",
@@ -135,13 +148,14 @@ class Session:
                 ),
                 evaluate=self._evaluate,
                 checkpoint=self._checkpoint,
+                watch=self.remedies,
             )
             self.trainer.train(parts, self.learner, iterations=rl.iterations)
 
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
-        if self.recipe.rl.keep == "best" and self.best:
-            load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
+        if self.recipe.rl.keep == "best" or self.trainer.progress.stopped:
+            self._restore_best()
         save_trained(
             self.trainer.actor,
             self.trainer.processing_class,
@@ -155,7 +169,7 @@ class Session:
             self.baseline.save(self.folder.path / "critic", options)
         self.ranks.wait()
         now = self.trainer.progress
-        episodes = self.recipe.rl.iterations * self.recipe.rl.episodes
+        episodes = now.iteration * self.recipe.rl.episodes
         return {
             "seconds": round(time.perf_counter() - self.started, 1),
             "iterations": now.iteration,
@@ -164,6 +178,7 @@ class Session:
             "kept": self.recipe.rl.keep,
             "best": self.best,
             **self.last,
+            **self.remedies.summary(),
         }
 
     @property
@@ -173,8 +188,31 @@ class Session:
     def _belongings(self) -> Belongings:
         recipe = self.recipe.model_dump(mode="json")
         parts = {name: recipe[name] for name in ("seed", "model", "environment", "state", "rl")}
-        extra = {"best": self.best, "last": self.last}
+        remedies = self.remedies.state_dict()
+        extra = {"best": self.best, "last": self.last, "remedies": remedies}
         return Belongings(fingerprint(parts), extra, self._best_weights)
+
+    @property
+    def _keeps_best(self) -> bool:
+        rl = self.recipe.rl
+        return rl.keep == "best" or bool(rl.monitor.uses("roll_back", "stop"))
+
+    def _restore_best(self) -> str:
+        """Put the best actor's weights back, if any were kept; in words, which."""
+        if not self.best or not self._keeps_best:
+            return ""
+        load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
+        step, success = self.best["step"], self.best["success"]
+        return f"the actor of iteration {step} with held-out success {success:.2f}"
+
+    def _truncate(self, iteration: int) -> None:
+        """Cut the evaluations and alarms after an iteration, which will be written again."""
+        for name in ("evaluations.jsonl", ALARMS_FILE):
+            truncate_json(self.folder.path / name, iteration)
+
+    def _objective(self, iteration: int, version: int) -> Objective:
+        planned = assembly.objective_at(self.recipe.rl, iteration, version)
+        return replace(planned, kl_coef=self.kl.value)
 
     @property
     def _temperature(self) -> float:
@@ -206,10 +244,11 @@ class Session:
         self.last = {"validation_success": figures["success"], "validation_step": iteration}
         if figures["success"] > self.best.get("success", -1.0):
             self.best = {"success": figures["success"], "step": iteration}
-            if rl.keep == "best":
+            if self._keeps_best:
                 best = whole_tensors(self.trainer.learned)
                 if self.ranks.main:
                     _write_weights(best, self._best_weights)
+                self.ranks.wait()
         return {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
@@ -218,6 +257,8 @@ class Session:
 
     def _checkpoint(self, iteration: int) -> None:
         every = self.recipe.rl.checkpoint_every
+        if self.trainer.progress.stopped:
+            return  # going on from here would leave out what made it stop
         if every and iteration % every == 0 and iteration < self.recipe.rl.iterations:
             save_checkpoint(
                 self.folder.checkpoints,

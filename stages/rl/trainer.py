@@ -46,6 +46,8 @@ class Parts:
     """Held-out evaluation where one is due, else {}."""
     checkpoint: Callable[[int], None]
     """Saves the whole state where that is due."""
+    watch: Callable[[int, dict[str, float]], dict[str, float]] = lambda *_: {}
+    """Raises alarms over an iteration's figures and acts on them; ``alarm/*``."""
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Progress:
     """Actor updates so far."""
     waiting: Episodes = field(default_factory=list)
     """On-policy episodes of the warm-up, kept for the first update."""
+    stopped: str = ""
+    """Why the run ends before its time; in no checkpoint."""
 
 
 class AsymmetricPPOTrainer(TrlPPOSetup):
@@ -93,7 +97,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
         cannot know how they went on.
         """
         now, clock = self.progress, self.clock
-        while now.iteration < iterations:
+        while now.iteration < iterations and not now.stopped:
             with clock("rollout"):
                 episodes = parts.collect(now.iteration, now.actor_version)
             with clock("score"):
@@ -123,6 +127,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
             now.iteration += 1
             with clock("evaluation"):
                 metrics |= parts.evaluate(now.iteration)
+            metrics |= parts.watch(now.iteration, metrics)
             parts.report(now.iteration, metrics | clock.lap(), episodes)
             parts.checkpoint(now.iteration)
 

@@ -141,6 +141,17 @@ class TrlPPOSetup(PPOTrainer):
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             self.lr_scheduler.step()
 
+    def scale_rate(self, factor: float) -> float:
+        """Multiply the actor's learning rate, now and for the rest of its schedule; the new one.
+
+        It lies in the states of schedule and optimizer, so checkpoints carry it.
+        """
+        groups = self.optimizer.param_groups
+        for number in range(len(groups) - (self.value_head is not None)):
+            groups[number]["lr"] *= factor
+            self.lr_scheduler.base_lrs[number] *= factor
+        return float(groups[0]["lr"])
+
     def publish(self, step: int, metrics: dict[str, float]) -> None:
         """Hand one step's figures to the trackers of ``report_to``."""
         self.state.global_step = step

@@ -1,0 +1,314 @@
+"""Alarms over metric rows: what looks sick, in plain words, with the usual cure. No torch.
+
+Each alarm is a function of the history that returns the figures in words, or None. Levels are
+medians, noise is a median absolute deviation, and an alarm needs several iterations in a row
+(``patience``), so that neither an outlier nor the wander of a small rollout raises one. Reward
+hacking: Amodei et al. 2016 (arXiv:1606.06565); entropy and repetition before a collapse: RAGEN
+(arXiv:2504.20073).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+KEPT = 100
+"""Iterations of history that alarms look at."""
+COOL_DOWN = 5
+"""Iterations for which an alarm stays silent once raised: a cure needs time to show."""
+BASE = 4
+"""Least number of values that make a usual level."""
+HIGH_KL, SURGING_KL = 0.5, 0.2
+"""Nats per token: too much whatever was usual; and below this no surge."""
+HIGH_CLIP_FRACTION = 0.3
+LOW_ENTROPY = 0.15
+"""As a share of the highest level that the entropy had."""
+SUCCEEDS = 0.9
+"""An actor that is sure and succeeds this often is not sick."""
+SPIKE = 8.0
+"""A gradient norm of so many times the usual."""
+UNDEFINED = ("critic/explained_variance", "critic/auc")
+"""Figures that are rightly nan at times, where returns do not vary."""
+_WATCHED = ("actor/", "critic/", "dropped/", "episode/", "evaluation/", "reward/")
+
+
+@dataclass(frozen=True)
+class History:
+    """The latest rows, oldest first."""
+
+    rows: Sequence[Mapping[str, float]]
+    held_out: int
+    """Episodes of each evaluation."""
+
+    def series(self, name: str) -> list[float]:
+        """The finite values of a figure; none where the newest row lacks it: it tells no news."""
+        if name not in self.rows[-1]:
+            return []
+        found = [row[name] for row in self.rows if name in row]
+        return [value for value in found if math.isfinite(value)]
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation about a slow trend: 1.4826·MAD of the steps, over √2; 0 of under 3."""
+    if len(values) < 3:
+        return 0.0
+    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    middle = median(steps)
+    return 1.4826 * median(abs(s - middle) for s in steps) / math.sqrt(2)
+
+
+def levels(values: Sequence[float], size: int = BASE) -> list[float]:
+    """Running medians of ``size`` values; none of fewer."""
+    return [median(values[i : i + size]) for i in range(len(values) - size + 1)]
+
+
+def kl_surge(history: History) -> str | None:
+    """Two in a row above half a nat per token, or far above the usual."""
+    kl = history.series("actor/kl")
+    past, recent = kl[:-2][-2 * BASE :], kl[-2:]
+    if len(recent) < 2:
+        return None
+    bound = HIGH_KL
+    if len(past) >= BASE:
+        usual = median(past)
+        bound = min(bound, max(SURGING_KL, 4 * usual, usual + 6 * noise(past)))
+    told = f", usually {median(past):.3g}" if past else ""
+    return f"actor/kl {recent[-1]:.3g}{told}" if min(recent) > bound else None
+
+
+def reward_collapse(history: History) -> str | None:
+    """Far below the highest level, measured by the leap, by the noise and by that level."""
+    reward = history.series("reward/total")
+    if len(reward) < 2 * BASE:
+        return None
+    smooth = levels(reward, 3)
+    first, peak, now = smooth[0], max(smooth), smooth[-1]
+    bound = max(0.6 * (peak - first), 5 * noise(reward), 0.25 * abs(peak))
+    fallen = peak - now > bound and max(reward[-3:]) < peak
+    return f"reward/total {now:.3g} after {peak:.3g}, at first {first:.3g}" if fallen else None
+
+
+def reward_hacking(history: History) -> str | None:
+    """Held-out success fell by more than chance while training pays as much, elsewhere."""
+    told = history.series("evaluation/success")
+    places = [i for i, row in enumerate(history.rows) if "evaluation/success" in row]
+    if len(told) < 2 or len(told) != len(places):
+        return None
+    best = max(range(len(told) - 1), key=lambda i: told[i])
+    middle = (told[best] + told[-1]) / 2
+    chance = math.sqrt(2 * max(middle * (1 - middle), 0.0) / history.held_out)
+    if told[best] - told[-1] <= max(0.05, 2.5 * chance):
+        return None
+    then = history.rows[max(places[best] + 1 - BASE, 0) : places[best] + 1]
+    if _gain("reward/total", then, history) < -1:
+        return None
+    fell = f"evaluation/success {told[-1]:.2f} after {told[best]:.2f}"
+    names = [n for n in history.rows[-1] if n.startswith("reward/") and _is_dense(n)]
+    rises = {n: _rise(n, then, history) for n in names if _gain(n, then, history) > 2}
+    if name := max(rises, key=lambda n: rises[n], default=None):
+        return f"{fell}, while {name} rose by {rises[name]:.3g} per episode"
+    if _gain("reward/total", then, history) > 2:
+        rise = _rise("reward/total", then, history)
+        return f"{fell}, while reward/total rose by {rise:.3g} per episode"
+    return None
+
+
+def _is_dense(name: str) -> bool:
+    return name not in ("reward/total", "reward/success") and "/capped_" not in name
+
+
+def _rise(name: str, then: Sequence[Mapping[str, float]], history: History) -> float:
+    """Median of the last rows less that of those of then."""
+    now = [row[name] for row in history.rows[-BASE:] if name in row]
+    before = [row[name] for row in then if name in row]
+    return median(now) - median(before) if now and before else 0.0
+
+
+def _gain(name: str, then: Sequence[Mapping[str, float]], history: History) -> float:
+    """The rise in units of its noise, and no less than a hundredth of success."""
+    return _rise(name, then, history) / max(noise(history.series(name)), 0.01)
+
+
+def entropy_collapse(history: History) -> str | None:
+    """Three in a row at a small share of the highest level, without success."""
+    entropy, success = history.series("actor/entropy"), history.series("episode/success")
+    tops = levels(entropy[:-3])
+    if not tops or max(entropy[-3:]) >= LOW_ENTROPY * max(tops):
+        return None
+    if success and median(success[-3:]) >= SUCCEEDS:
+        return None
+    return f"actor/entropy {entropy[-1]:.2g} after {max(tops):.2g}"
+
+
+def repetition(history: History) -> str | None:
+    """Loops per episode, or repeated calls per turn."""
+    return _risen(history, "episode/loops", 0.25) or _risen(history, "episode/repeated_calls", 0.2)
+
+
+def invalid_actions(history: History) -> str | None:
+    """Per turn."""
+    return _risen(history, "episode/invalid_actions", 0.2)
+
+
+def out_of_budget(history: History) -> str | None:
+    """Per episode."""
+    return _risen(history, "episode/out_of_budget", 0.25)
+
+
+def drops(history: History) -> str | None:
+    """Dropped episodes as a share of all, whatever action they were dropped at."""
+    shares = [
+        sum(value for name, value in row.items() if name.startswith("dropped/"))
+        for row in history.rows
+    ]
+    summed = [{"episode/drop_rate": share} for share in shares]
+    return _risen(History(summed, history.held_out), "episode/drop_rate", 0.1)
+
+
+def _risen(history: History, name: str, least: float) -> str | None:
+    """Three in a row above the lowest level by ``least`` and by five times the noise."""
+    values = history.series(name)
+    lows = levels(values[:-3])
+    if not lows or min(values[-3:]) <= min(lows) + max(least, 5 * noise(values[:-3])):
+        return None
+    return f"{name} {values[-1]:.2f}, before {min(lows):.2f}"
+
+
+def explained_variance(history: History) -> str | None:
+    """Six in a row below zero, and not by a hair."""
+    values = history.series("critic/explained_variance")[-6:]
+    sick = len(values) == 6 and max(values) < 0 and median(values) < -0.05
+    return f"critic/explained_variance {values[-1]:.2f}, six times below zero" if sick else None
+
+
+def clip_fraction(history: History) -> str | None:
+    """Three in a row above a bound."""
+    values = history.series("actor/clip_fraction")[-3:]
+    sick = len(values) == 3 and min(values) > HIGH_CLIP_FRACTION
+    return f"actor/clip_fraction {values[-1]:.2f}, usually below 0.2" if sick else None
+
+
+def gradient_spike(history: History) -> str | None:
+    """One is enough: the mean over an iteration's updates has leapt."""
+    norms = history.series("actor/grad_norm")
+    past = norms[:-1][-2 * BASE :]
+    if len(past) < BASE or norms[-1] <= SPIKE * median(past):
+        return None
+    return f"actor/grad_norm {norms[-1]:.3g}, usually {median(past):.3g}"
+
+
+def non_finite(history: History) -> str | None:
+    """Any figure of the newest row that should never be nan or infinite."""
+    row = history.rows[-1]
+    bad = [n for n, v in row.items() if n not in UNDEFINED and not math.isfinite(v)]
+    return ", ".join(f"{name} {row[name]}" for name in bad) or None
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What is looked for, and what it says to a person."""
+
+    look: Callable[[History], str | None]
+    means: str
+    cure: str
+
+
+ALARMS: Mapping[str, Alarm] = {
+    "kl_surge": Alarm(
+        kl_surge,
+        "the actor leaps away from its reference",
+        "lower rl.actor.learning_rate, or raise rl.ppo.kl_coef or set rl.ppo.kl_target",
+    ),
+    "reward_collapse": Alarm(
+        reward_collapse,
+        "the reward leapt and has fallen again",
+        "lower rl.actor.learning_rate and go back to the best checkpoint (rl.keep: best)",
+    ),
+    "reward_hacking": Alarm(
+        reward_hacking,
+        "training reward rises while held-out success falls: the actor farms a reward",
+        "read its trajectories, lower that component's weight or cap it in rl.rewards.episode_caps",
+    ),
+    "entropy_collapse": Alarm(
+        entropy_collapse,
+        "the actor always says the same, without success",
+        "raise rl.ppo.entropy_coef and rl.ppo.entropy_coef_final, or lower rl.actor.learning_rate",
+    ),
+    "repetition": Alarm(
+        repetition,
+        "the actor repeats itself more and more",
+        "raise the penalty rl.rewards.weights.repeated, or lower rl.actor.learning_rate",
+    ),
+    "explained_variance": Alarm(
+        explained_variance,
+        "the critic is worse than a constant",
+        "lower rl.critic.learning_rate, or raise rl.critic.steps and rl.critic.warm_up",
+    ),
+    "clip_fraction": Alarm(
+        clip_fraction,
+        "updates run far past the clip range",
+        "lower rl.actor.learning_rate or rl.ppo.epochs",
+    ),
+    "invalid_actions": Alarm(
+        invalid_actions,
+        "more and more actions cannot be carried out",
+        "raise the penalties rl.rewards.weights.invalid and format, or mix SFT in (rl.ppo.sft_coef)",
+    ),
+    "out_of_budget": Alarm(
+        out_of_budget,
+        "more and more episodes run into a limit",
+        "look at what the last turns repeat; lower rl.ppo.discount to pay for short episodes",
+    ),
+    "drops": Alarm(
+        drops,
+        "more and more episodes are lost to faults of the machinery",
+        "see dropped/* for the action they fail at: the actor may have found a way out",
+    ),
+    "gradient_spike": Alarm(
+        gradient_spike,
+        "the actor's gradient is many times its usual size",
+        "lower rl.actor.max_grad_norm or rl.actor.learning_rate, and look at the newest rewards",
+    ),
+    "non_finite": Alarm(
+        non_finite,
+        "a figure is not finite",
+        "look at the rewards of the newest trajectories; lower the rates of actor and critic",
+    ),
+}
+
+
+class Monitor:
+    """Keeps the history, row by row, and tells which alarms it raises."""
+
+    def __init__(self, held_out: int) -> None:
+        """``held_out``: episodes of each evaluation, which say what chance can do there."""
+        self.held_out = held_out
+        self.rows: list[dict[str, float]] = []
+        self.silent: dict[str, int] = {}
+        """Iterations for which an alarm says nothing yet."""
+
+    def observe(self, row: Mapping[str, float]) -> dict[str, str]:
+        """Take one iteration's figures in; alarm -> the figures in words."""
+        watched = {n: float(v) for n, v in row.items() if n.startswith(_WATCHED)}
+        self.rows = [*self.rows, watched][-KEPT:]
+        history = History(self.rows, self.held_out)
+        self.silent = {name: left - 1 for name, left in self.silent.items() if left > 1}
+        found = {n: a.look(history) for n, a in ALARMS.items() if n not in self.silent}
+        raised = {name: figures for name, figures in found.items() if figures}
+        self.silent |= dict.fromkeys(raised, COOL_DOWN)
+        return raised
+
+    def forget(self) -> None:
+        """Start the history anew: after a roll-back the old one speaks of another actor."""
+        self.rows = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+        return {"rows": list(self.rows), "silent": dict(self.silent)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of ``state_dict``."""
+        self.rows, self.silent = list(state["rows"]), dict(state["silent"])
