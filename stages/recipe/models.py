@@ -172,7 +172,7 @@ class PpoSection(Section):
     kl_target: float | None = Field(None, gt=0)
     """KL to the reference, in nats per token, that kl_coef is steered to; none: it stays."""
     kl_gain: float = Field(0.1, gt=0, le=1)
-    """K_β of that controller (arXiv:1909.08593): an iteration moves kl_coef by 0.2 of it at most."""
+    """K_β of that controller (arXiv:1909.08593); a fifth of it is the most an iteration changes."""
     kl_loss: Literal["k2", "full", "in_reward"] = "k2"
     """k2: ½(log π/π_ref)², whose expected gradient is that of KL(π‖π_ref); full: exact sum over
     the vocabulary; in_reward: subtracted from each turn's reward instead."""

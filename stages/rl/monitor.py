@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -55,7 +56,7 @@ def noise(values: Sequence[float]) -> float:
     """Standard deviation about a slow trend: 1.4826·MAD of the steps, over √2; 0 of under 3."""
     if len(values) < 3:
         return 0.0
-    steps = [b - a for a, b in zip(values, values[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(values)]
     middle = median(steps)
     return 1.4826 * median(abs(s - middle) for s in steps) / math.sqrt(2)
 
@@ -255,7 +256,7 @@ ALARMS: Mapping[str, Alarm] = {
     "invalid_actions": Alarm(
         invalid_actions,
         "more and more actions cannot be carried out",
-        "raise the penalties rl.rewards.weights.invalid and format, or mix SFT in (rl.ppo.sft_coef)",
+        "raise rl.ppo.sft_coef to mix SFT in, or the penalty rl.rewards.weights.invalid",
     ),
     "out_of_budget": Alarm(
         out_of_budget,

@@ -59,14 +59,15 @@ class Rewarding:
 def build_rewarding(
     rl: RlSection,
     reward: Path | None,
-    kl: KlCoefficient,
     *,
+    kl: KlCoefficient | None = None,
     state_tokens: int = 0,
     ranks: Ranks = ALONE,
 ) -> Rewarding:
     """The mix, the reward model where there is one, the critic's discriminator where asked for.
 
-    ``kl`` is the run's coefficient, ``state_tokens`` the budget of the actor's state.
+    ``kl``: the run's coefficient, which may move. ``state_tokens``: the budget of the actor's
+    state.
     """
     scorer = RewardModelScorer(reward) if reward is not None else None
     mix = RewardMix(
@@ -78,7 +79,8 @@ def build_rewarding(
         score_mean=scorer.mean if scorer else 0.0,
         score_std=scorer.std if scorer else 1.0,
     )
-    in_reward = kl if rl.ppo.kl_loss == "in_reward" else KlCoefficient(0.0)
+    weight = kl or KlCoefficient(rl.ppo.kl_coef)
+    in_reward = weight if rl.ppo.kl_loss == "in_reward" else KlCoefficient(0.0)
     discriminator = None
     if rl.critic.kind == "discriminative":
         parts = view_parts(rl.critic.view, state_tokens)

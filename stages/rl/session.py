@@ -61,7 +61,11 @@ class Session:
         ppo = recipe.rl.ppo
         self.kl = KlCoefficient(ppo.kl_coef, ppo.kl_target, ppo.kl_gain)
         self.rewarding = build_rewarding(
-            recipe.rl, reward, self.kl, state_tokens=recipe.state.max_tokens, ranks=self.ranks
+            recipe.rl,
+            reward,
+            kl=self.kl,
+            state_tokens=recipe.state.max_tokens,
+            ranks=self.ranks,
         )
         self.pool = ExperiencePool(
             folder.path / "pool",
