@@ -28,6 +28,7 @@ from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
+from stages.rl.kl import KlCoefficient
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
 from stages.rl.pool import ExperiencePool
@@ -277,8 +278,13 @@ def temperature_at(rl: RlSection, version: int) -> float:
     return linear(start, end or start, 2 * version / max(rl.iterations - 1, 1))
 
 
+def kl_coefficient(rl: RlSection) -> KlCoefficient:
+    """The weight of the KL term, fixed or steered, at the start of a run."""
+    return KlCoefficient(rl.ppo.kl_coef, rl.ppo.kl_target, rl.ppo.kl_gain)
+
+
 def objective_at(rl: RlSection, iteration: int, version: int) -> Objective:
-    """The coefficients of one iteration; entropy moves linearly over the run."""
+    """The coefficients of one iteration as planned; entropy moves linearly over the run."""
     temperature = temperature_at(rl, version)
     done = iteration / max(rl.iterations - 1, 1)
     return Objective(

@@ -31,7 +31,6 @@ from stages.rl.critic.assembly import (
     build_shared_baseline,
     warm_start,
 )
-from stages.rl.kl import KlCoefficient
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
@@ -58,8 +57,7 @@ class Session:
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        ppo = recipe.rl.ppo
-        self.kl = KlCoefficient(ppo.kl_coef, ppo.kl_target, ppo.kl_gain)
+        self.kl = assembly.kl_coefficient(recipe.rl)
         self.rewarding = build_rewarding(
             recipe.rl,
             reward,
@@ -67,14 +65,7 @@ class Session:
             state_tokens=recipe.state.max_tokens,
             ranks=self.ranks,
         )
-        self.pool = ExperiencePool(
-            folder.path / "pool",
-            max_episodes=recipe.rl.pool.max_episodes,
-            max_bytes=recipe.rl.pool.max_bytes,
-            priority_exponent=recipe.rl.pool.exponent,
-            spare_iterations=recipe.rl.checkpoint_every * KEEP_CHECKPOINTS,
-            writes=self.ranks.main,
-        )
+        self.pool = self._pool()
         shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
         if not shared:
             self.baseline: Baseline = build_baseline(
@@ -96,16 +87,31 @@ class Session:
             build_reviewer(recipe, self.baseline, self.rewarding),
             sft=sft,
         )
-        self.remedies = Remedies(
-            recipe.rl.monitor,
-            self.trainer,
-            self.kl,
-            held_out=recipe.rl.evaluation_episodes,
-            restore=self._restore_best,
-            file=folder.path / ALARMS_FILE,
-        )
+        self.remedies = self._remedies()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
+
+    def _pool(self) -> ExperiencePool:
+        rl = self.recipe.rl
+        return ExperiencePool(
+            self.folder.path / "pool",
+            max_episodes=rl.pool.max_episodes,
+            max_bytes=rl.pool.max_bytes,
+            priority_exponent=rl.pool.exponent,
+            spare_iterations=rl.checkpoint_every * KEEP_CHECKPOINTS,
+            writes=self.ranks.main,
+        )
+
+    def _remedies(self) -> Remedies:
+        rl = self.recipe.rl
+        return Remedies(
+            rl.monitor,
+            self.trainer,
+            self.kl,
+            held_out=rl.evaluation_episodes,
+            restore=self._restore_best,
+            file=self.folder.path / ALARMS_FILE,
+        )
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint; metrics and evaluations are cut back to it."""

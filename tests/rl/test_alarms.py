@@ -184,18 +184,6 @@ def test_resume_goes_on_with_the_monitors_state(
         assert later["actor/kl_coef"] == pytest.approx(factor * now["actor/kl_coef"], rel=1e-12)
 
 
-def test_a_critic_that_learns_far_too_fast_is_told(world: World) -> None:
-    critic = {
-        "kind": "v",
-        "hidden_size": 8,
-        "steps": 4,
-        "learning_rate": 3.0,
-        "warm_up": {"max_iterations": 0},
-    }
-    table = world.rl("critic", rl__critic=critic, rl__iterations=8, rl__actor__learning_rate=1e-3)
-    assert raised(table, "explained_variance") and not raised(table, "kl_surge")
-
-
 @pytest.mark.parametrize(
     ("over", "words"),
     [
