@@ -143,7 +143,12 @@ def _trace(options: Basics) -> None:
 
 
 def _complain(sentence: str) -> None:
-    """To the person, or to the launcher, which tells of the first process that failed."""
+    """To the person, or to the launcher, which tells of the first process that failed.
+
+    Whatever it was made of, it comes as one line that ends like a sentence.
+    """
+    sentence = " ".join(sentence.split())
+    sentence += "" if sentence.endswith(".") else "."
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if launched() and file:
         Path(file).write_text(json.dumps(_told(sentence)), encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any
 from stages.common.console import say, show, warn
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import Manifest, read_manifest, verify_parent
-from stages.common.run_folder import RunRequest, is_finished, read_json, write_json
+from stages.common.run_folder import RunRequest, check_place, is_finished, read_json, write_json
 from stages.common.seeding import set_threads
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.run import (
@@ -273,6 +273,7 @@ def check_finished(folder: Path, stage: str, parents: Mapping[str, Path]) -> Man
 
 
 def _check_root(request: RunRequest) -> None:
+    check_place(request.output_dir)
     if is_finished(request.output_dir):
         raise UsageError(
             f"{request.output_dir} is the folder of a single stage; --output-dir of aac run is the "

@@ -5,6 +5,11 @@
 An error of the *agent* is neither: it is an observation.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 
 class AacError(Exception):
     """Base of every error whose message is meant for people; shown without a stack trace."""
@@ -24,3 +29,15 @@ class HandoffError(UsageError):
 
 class RunError(AacError):
     """The run itself failed (non-finite loss, every episode dropped, ...). Exit code 1."""
+
+
+def kind_of(value: Any) -> str:
+    """What a value read from a file is, in words for a message: ``a number``, ``text``, ..."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, int | float):
+        return "a number"
+    kinds = {Mapping: "an object", Sequence: "a list"}
+    return next((word for kind, word in kinds.items() if isinstance(value, kind)), "no JSON")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stages.common.errors import UsageError
+from stages.common.errors import UsageError, kind_of
 
 Message = dict[str, Any]
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -38,7 +38,7 @@ def read_messages(place: str, items: Any) -> list[Message]:
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     if not isinstance(items, Sequence):
-        raise UsageError(f"{place} has {type(items).__name__} where messages were expected.")
+        raise UsageError(f"{place} has {kind_of(items)} where messages were expected.")
     return [read_message(f"{place} message {k}", item) for k, item in enumerate(items, start=1)]
 
 
@@ -70,7 +70,7 @@ def call_text(name: str, arguments: Any) -> str:
 def read_message(place: str, item: Any) -> Message:
     """One message in our roles, its tool calls written out; UsageError naming ``place``."""
     if not isinstance(item, Mapping):
-        raise UsageError(f"{place} is {type(item).__name__}, expected an object with a role.")
+        raise UsageError(f"{place} is {kind_of(item)}, expected an object with a role.")
     given = item.get("role") or item.get("from")
     role = _ROLES.get(str(given))
     if role is None:
@@ -81,7 +81,7 @@ def read_message(place: str, item: Any) -> Message:
         content = _written_call(content)
     if role != "assistant":
         return {"role": role, "content": content}
-    calls = [_call(place, call) for call in item.get("tool_calls") or ()]
+    calls = [_call(place, call) for call in _calls(place, item.get("tool_calls") or ())]
     # Replies are stripped: many templates strip them in the history, none asks for blanks.
     return {"role": role, "content": "\n".join(x for x in [content.strip(), *calls] if x)}
 
@@ -93,13 +93,21 @@ def _content(place: str, value: Any) -> str:
         texts = [part.get("text") for part in value if isinstance(part, Mapping)]
         if len(texts) == len(value) and all(isinstance(text, str) for text in texts):
             return "".join(str(text) for text in texts)
-    raise UsageError(f"{place} has a content that is no text; only text is supported.")
+    raise UsageError(f"{place} has a content that is no text; give text, or leave the row out.")
+
+
+def _calls(place: str, calls: Any) -> Sequence[Any]:
+    if isinstance(calls, str) or not isinstance(calls, Sequence):
+        raise UsageError(f"{place} has {kind_of(calls)} as tool_calls; expected a list of calls.")
+    return calls
 
 
 def _call(place: str, call: Any) -> str:
     function = call.get("function", call) if isinstance(call, Mapping) else {}
     if not isinstance(function, Mapping) or not function.get("name"):
-        raise UsageError(f"{place} has a tool call without a name.")
+        raise UsageError(
+            f"{place} has a tool call without a name; expected one with name and arguments."
+        )
     return call_text(str(function["name"]), function.get("arguments"))
 
 

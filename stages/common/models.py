@@ -12,15 +12,16 @@ from stages.common import quantized
 from stages.common.adapters import attach, has_adapters, merged, save_adapters, saved_heads
 from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
-from stages.common.manifest import ADAPTER_CONFIG, adapter_base
+from stages.common.manifest import adapter_base
+from stages.common.model_folder import base_of, check_model_folder
+from stages.common.template import check_template
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _GENERATION = "generation_config.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
-    """The tokenizer of a folder or hub id; UsageError without a chat template.
+    """The tokenizer of a folder or hub id; UsageError without a chat template that works.
 
     ``chat_template``: a jinja file to use instead of the tokenizer's own. A missing pad token
     is left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
@@ -39,6 +40,7 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
             f"The tokenizer of {path} has no chat template, which multi-turn dialogues need; "
             "give one as model.chat_template (a jinja file)."
         )
+    check_template(tokenizer, chat_template or f"the tokenizer of {path}")
     return tokenizer
 
 
@@ -60,8 +62,10 @@ def load_actor(
     """
     from transformers import AutoModelForCausalLM
 
+    check_model_folder(path, writes=True)
     with _in_shares() if shares else nullcontext():
-        model, _ = _load_merged(AutoModelForCausalLM, path, dtype)
+        model, missing = _load_merged(AutoModelForCausalLM, path, dtype)
+    _require_whole(missing, path)
     if tokenizer is not None:
         check_vocabulary(model, tokenizer, path)
     freeze(model, frozen)
@@ -84,8 +88,10 @@ def load_trained_actor(
         )
     from transformers import AutoModelForCausalLM
 
+    check_model_folder(path, writes=True)
     base, start = _base_and_start(path)
-    model, _ = _load_frozen(AutoModelForCausalLM, base, dtype, lora.quantize)
+    model, missing = _load_frozen(AutoModelForCausalLM, base, dtype, lora.quantize)
+    _require_whole(missing, base)
     check_vocabulary(model, tokenizer, path)
     freeze(model, section.frozen)
     return attach(model, lora, base=base, start=start, reference=reference)
@@ -121,9 +127,7 @@ def new_reward_model(
         base, start = _base_and_start(path)
         model, missing = _load_frozen(Architecture, base, dtype, lora.quantize, num_labels=1)
     head = set(_head_names(model))
-    if missing - head:
-        lacking = ", ".join(sorted(missing - head)[:3])
-        raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
+    _require_whole(missing - head, path)
     if lora is not None:
         heads = sorted({name.rpartition(".")[0] for name in head})
         return attach(model, lora, base=base, start=start, heads=heads)
@@ -281,28 +285,27 @@ def _load_frozen(
 
 def _base_and_start(path: str | Path) -> tuple[str, Path | None]:
     """(the whole model, the folder of adapters to go on from or None)."""
-    base = adapter_base(path)
-    if base is None:
-        return str(path), None
-    looks_local = Path(base).is_absolute() or base.startswith(".")
-    if looks_local and not Path(base).is_dir():
-        raise UsageError(
-            f"The adapters of {path} need the model {base}, which is not there; put it back, or "
-            f"name its new place in {Path(path) / ADAPTER_CONFIG}."
-        )
-    return base, Path(path)
+    base = base_of(path)
+    return (str(path), None) if base is None else (base, Path(path))
 
 
 def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set[str]]:
     """(model, names of parameters that the weights lack)."""
     source = _source(path)
-    _refuse_pickles(Path(source))
+    check_model_folder(source)
     try:
         model, info = architecture.from_pretrained(
             source, use_safetensors=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(_not_loaded("model", path, error)) from error
+    except RuntimeError as error:
+        if "mismatched" not in str(error):  # no memory, say: not the folder's fault
+            raise
+        raise UsageError(
+            f"The weights of {path} do not have the shapes that its config.json tells; restore "
+            "the config that belongs to them."
+        ) from error
     return model, set(info["missing_keys"])
 
 
@@ -318,23 +321,18 @@ def _source(path: str | Path) -> str:
     return text
 
 
-def _refuse_pickles(folder: Path) -> None:
-    if not folder.is_dir() or any(folder.glob("*.safetensors")):
-        return
-    found = sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern))
-    if found:
-        raise UsageError(
-            f"{folder} holds only pickled weights ({found[0]}), which can run code when loaded; "
-            "save the model again as safetensors."
-        )
-    raise UsageError(f"{folder} holds no weights; expected *.safetensors files in it.")
-
-
 def _read_template(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"model.chat_template {path} cannot be read: {_first(error)}") from error
+
+
+def _require_whole(missing: set[str], path: str | Path) -> None:
+    """What a folder lacks would be made up at random."""
+    if missing:
+        lacking = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
+        raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
 
 
 def _dtype(name: str) -> Any:

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,7 @@ class RunFolder:
         self.ranks = ranks
         self.metrics = MetricsWriter(path / "metrics.jsonl", writes=ranks.main)
         self._fresh = False
+        self._made: list[Path] = []
 
     @classmethod
     def open(cls, request: RunRequest, stage: str, ranks: Ranks = ALONE) -> RunFolder:
@@ -115,12 +116,22 @@ class RunFolder:
             run._put_aside()
         elif request.resume == "never":
             _clear(path)
-        run._fresh = not path.exists() or not any(path.iterdir())
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / MARKER, {"stage": stage})
+        run._begin(stage)
         if run.checkpoint() is None:
             run.metrics.path.unlink(missing_ok=True)
         return run
+
+    def _begin(self, stage: str) -> None:
+        """Make the folder and mark it as ours; UsageError where that is not possible."""
+        self._fresh = not self.path.exists() or not any(self.path.iterdir())
+        self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / MARKER, {"stage": stage})
+        except OSError as error:
+            if self._fresh:
+                self._undo()
+            raise _not_writable(self.path, error) from None
 
     @property
     def finished(self) -> bool:
@@ -168,10 +179,17 @@ class RunFolder:
             yield
         except UsageError:
             if self._fresh and self.ranks.main and not self.request.dry_run:
-                shutil.rmtree(self.path, ignore_errors=True)
-                if self._aside.exists():
-                    self._aside.rename(self.path)
+                self._undo()
             raise
+
+    def _undo(self) -> None:
+        """As if this run had never been: its folder, and the folders made to hold it, leave."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        for folder in self._made:
+            with suppress(OSError):  # it was never made, or somebody else's files are in it
+                folder.rmdir()
+        if self._aside.exists():
+            self._aside.rename(self.path)
 
     @property
     def _aside(self) -> Path:
@@ -202,8 +220,7 @@ def check_folder(request: RunRequest, stage: str) -> None:
         raise UsageError(
             f"--overwrite starts anew and --resume {request.resume} goes on; give one of them."
         )
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; --output-dir must name a folder.")
+    check_place(path)
     if not path.exists() or not any(path.iterdir()):
         return
     if is_finished(path) and not request.overwrite:
@@ -221,6 +238,23 @@ def check_folder(request: RunRequest, stage: str) -> None:
         raise UsageError(
             f"{path} belongs to the stage '{owner}', not to '{stage}'; choose another --output-dir."
         )
+
+
+def check_place(path: Path) -> None:
+    """UsageError unless ``path`` is a folder, or a name that one can have."""
+    try:
+        is_file = path.exists() and not path.is_dir()
+    except OSError as error:  # a name too long, a folder that may not be looked into
+        raise _not_writable(path, error) from None
+    if is_file:
+        raise UsageError(f"{path} is a file; --output-dir must name a folder.")
+
+
+def _not_writable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path} cannot be written ({error.strerror}); choose another --output-dir, or give this "
+        "one the rights and the room that it needs."
+    )
 
 
 def write_json(path: Path, content: Any) -> None:

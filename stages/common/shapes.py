@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.common.errors import UsageError
+from stages.common.errors import UsageError, kind_of
 from stages.common.messages import Message, read_message, read_messages
 
 Row = Mapping[str, Any]
@@ -51,7 +51,9 @@ def read_dialogue(place: str, row: Row) -> Dialogue:
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     if not messages:
-        raise UsageError(f"{place} has no assistant message, so there is nothing to learn.")
+        raise UsageError(
+            f"{place} has no assistant message, so there is nothing to learn; leave the row out."
+        )
     learned = [m for m in messages if m["role"] == "assistant"]
     if not all(m["content"] for m in (learned[-1:] if last_only else learned)):
         raise UsageError(f"{place} has an empty reply; give its text or leave the row out.")
@@ -71,6 +73,8 @@ def read_preference(place: str, row: Row) -> Preference:
         tuple(merge_assistants([*context, *_side(place, name, row[name])]))
         for name in ("chosen", "rejected")
     ]
+    if sides[0] == sides[1]:
+        raise UsageError(f"{place}: chosen and rejected are the same; leave the row out.")
     for name, side in zip(("chosen", "rejected"), sides, strict=True):
         if side[-1]["role"] != "assistant" or not side[-1]["content"]:
             raise UsageError(f"{place}: {name} must end with an assistant's reply that has text.")
@@ -94,7 +98,7 @@ def _dialogue_messages(place: str, row: Row) -> tuple[list[Message], bool]:
     reply = next((row[name] for name in _REPLIES if row.get(name)), None)
     if row.get("instruction") and reply is not None:
         return _instruction(place, row, reply), True
-    raise UsageError(f"{place} has {_names(row)}, expected {_DIALOGUE_SHAPES}.")
+    raise UsageError(f"{place} has {_names(row)}, expected {_DIALOGUE_SHAPES}, none of them empty.")
 
 
 def _instruction(place: str, row: Row, reply: Any) -> list[Message]:
@@ -106,13 +110,18 @@ def _instruction(place: str, row: Row, reply: Any) -> list[Message]:
 def _history(place: str, items: Any) -> list[Message]:
     """Earlier exchanges: messages, or [user, assistant] pairs."""
     if not isinstance(items, Sequence) or isinstance(items, str):
-        raise UsageError(f"{place}: history must be a list of [user, assistant] pairs or messages.")
+        raise UsageError(
+            f"{place}: history is {kind_of(items)}, expected a list of [user, assistant] pairs or "
+            "messages."
+        )
     if all(isinstance(item, Mapping) for item in items):
         return read_messages(place, items)
     messages: list[Message] = []
     for pair in items:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise UsageError(f"{place}: each item of history must be a [user, assistant] pair.")
+            raise UsageError(
+                f"{place}: history has {kind_of(pair)}, expected [user, assistant] pairs."
+            )
         messages.append({"role": "user", "content": str(pair[0] or "")})
         messages.append({"role": "assistant", "content": str(pair[1] or "")})
     return messages
@@ -173,9 +182,13 @@ def _tools(place: str, row: Row) -> tuple[Mapping[str, Any], ...]:
         try:
             tools = json.loads(tools)
         except ValueError as error:
-            raise UsageError(f"{place}: tools is not valid JSON ({error}).") from error
+            raise UsageError(
+                f"{place}: tools is not valid JSON ({error}); expected a list of descriptions."
+            ) from error
     if not isinstance(tools, Sequence) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise UsageError(f"{place}: tools must be a list of tool descriptions.")
+        raise UsageError(
+            f"{place}: tools is {kind_of(tools)}, expected a list of tool descriptions (objects)."
+        )
     return tuple(tools)
 
 
@@ -187,4 +200,5 @@ def _success(row: Row) -> bool | None:
 
 
 def _names(row: Row) -> str:
-    return "the fields " + ", ".join(sorted(map(str, row))) if row else "no fields"
+    names = ", ".join(sorted(map(str, row)))
+    return f"the field{'s' * (len(row) > 1)} {names}" if row else "no fields"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from stages.common.errors import UsageError
+
 Message = dict[str, Any]
 _USER, _REPLY, _OTHER = "qzuserqz", "qzreplyqz", "qzotherqz"
 
@@ -57,6 +59,25 @@ def _probe(tokenizer: Any) -> TemplateFacts:
         opening_ids=tuple(encode_text(tokenizer, opening)),
         controls=_controls(tokenizer),
     )
+
+
+def check_template(tokenizer: Any, source: Any) -> None:
+    """UsageError unless the template takes a user's message and shows what it says.
+
+    ``source``: whose template it is, in words.
+    """
+    try:
+        text = apply_template(tokenizer, [_message("user", _USER)], True)
+    except Exception as error:  # templates raise what they like
+        raise UsageError(
+            f"The chat template of {source} fails on a user's message ({error}); give another as "
+            "model.chat_template (a jinja file)."
+        ) from error
+    if _USER not in text:
+        raise UsageError(
+            f"The chat template of {source} does not show what a user says; give another as "
+            "model.chat_template (a jinja file)."
+        )
 
 
 def neutralised(tokenizer: Any, content: str) -> str:

@@ -57,7 +57,8 @@ def _read_trajectory(place: str, row: Row) -> Trajectory:
 
 
 def _has_from(row: Row) -> bool:
-    first = next(iter(row.get("conversations") or ()), None)
+    given = row.get("conversations")
+    first = next(iter(given), None) if isinstance(given, list) else None
     return isinstance(first, Mapping) and "from" in first
 
 

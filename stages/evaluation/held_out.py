@@ -43,7 +43,7 @@ class HeldOut:
     def measure(
         self, policy: Policy, *, greedy: bool = False, count_tokens: CountTokens = about
     ) -> dict[str, Any]:
-        """Play every task once. RunError if the machinery dropped all episodes."""
+        """Play every task once. UsageError if the environment's faults dropped all episodes."""
         return self.figures(self.play(policy, greedy=greedy, count_tokens=count_tokens))
 
     def play(
@@ -61,7 +61,7 @@ class HeldOut:
 
     def figures(self, played: Sequence[Trajectory]) -> dict[str, Any]:
         """The metrics of episodes of these tasks."""
-        kept(played)
+        kept(played, blame=UsageError)
         seen = {task.group for task in self.training}
         return episode_metrics(played, self.arena.mix, seen_groups=seen)
 

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from stages.common.console import progress
-from stages.common.errors import RunError, UsageError
+from stages.common.errors import AacError, RunError, UsageError
 from stages.common.ranks import ALONE, Ranks
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
@@ -162,6 +162,21 @@ class Arena:
             )
         return tasks
 
+    def try_out(self, task: Task) -> None:
+        """Begin one episode. UsageError if the environment fails at that, as all others would."""
+        environment = self.make_environment()
+        try:
+            environment.reset(task)
+        except AacError:
+            raise
+        except Exception as fault:  # a world raises what it likes
+            raise UsageError(
+                f"environment {self.environment.name} fails at its first reset"
+                f" ({type(fault).__name__}: {fault}); mend it, and check it with aac env check."
+            ) from fault
+        finally:
+            environment.close()
+
     def draw(self, split: str, count: int, seed: int) -> list[Task]:
         """Exactly ``count`` tasks: a small set is gone through again and again."""
         return list(islice(cycle(self.tasks(split, count, seed)), count))
@@ -171,13 +186,16 @@ class Arena:
         return lambda: build_state(self.state, count_tokens)
 
 
-def kept(episodes: Sequence[Trajectory]) -> list[Trajectory]:
-    """The episodes that the machinery did not drop. RunError if none is left."""
+def kept(episodes: Sequence[Trajectory], *, blame: type[AacError] = RunError) -> list[Trajectory]:
+    """The episodes that the machinery did not drop; raises ``blame`` if none is left.
+
+    UsageError where nothing was trained yet, as a world that never works is the person's to mend.
+    """
     whole = [episode for episode in episodes if episode.error is None and episode.turns]
     if not whole:
-        raise RunError(
-            f"all {len(episodes)} episodes were dropped by the environment's own faults:"
-            f" {episodes[0].error}; check it with aac env check."
+        raise blame(
+            f"all {len(episodes)} episodes were dropped by the environment's own faults"
+            f" ({episodes[0].error}); mend it, and check it with aac env check."
         )
     return whole
 

@@ -10,6 +10,7 @@ from typing import Any
 from stages.common.console import quiet_libraries, warn
 from stages.common.errors import HandoffError
 from stages.common.manifest import Manifest, content_hash, read_manifest
+from stages.common.model_folder import check_model_folder
 from stages.common.run_folder import MANIFEST
 from stages.interaction.generation import Policy
 from stages.interaction.rollout import Reviewer
@@ -40,6 +41,7 @@ def load_player(folder: str | Path, *, model: Any, sampling: Any, state: Any) ->
     ``max_new_tokens`` (sections of a recipe do). The state it was trained with, if its manifest
     tells, goes before ``state``. Raises UsageError for a folder that holds no actor.
     """
+    check_model_folder(folder, writes=True)
     import torch
 
     from stages.common.chat import encode_prompt

@@ -115,7 +115,10 @@ class Trajectory:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Trajectory:
-        """Rebuild from ``to_json`` output. Raises KeyError/TypeError on foreign rows."""
+        """Rebuild from ``to_json`` output.
+
+        Raises KeyError, TypeError, ValueError or AttributeError on foreign rows.
+        """
         turns = tuple(_turn(t) for t in row["turns"])
         rest = {k: v for k, v in row.items() if k != "turns"}
         rest |= {

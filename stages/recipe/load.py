@@ -84,11 +84,23 @@ def _resolve_paths(
 def _beside(known: Known, folder: Path) -> Path | None:
     """The path beside the recipe that a value means, or None when it is to stay as it is."""
     names_folder = known.path in _FOLDER_OR_WORD and known.value not in _FOLDER_OR_WORD[known.path]
-    if not isinstance(known.value, str) or not (names_folder or is_path(known.field)):
+    if (
+        not known.value
+        or not isinstance(known.value, str)
+        or not (names_folder or is_path(known.field))
+    ):
         return None
     given = Path(known.value).expanduser()
     beside = given if given.is_absolute() else folder / given
-    return beside if beside.exists() else None
+    return beside if _exists(beside) else None
+
+
+def _exists(path: Path) -> bool:
+    """A name too long for the file system, or one that may not be looked at, names nothing."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _replace(content: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -99,7 +111,7 @@ def _replace(content: Mapping[str, Any], path: tuple[str, ...], value: Any) -> d
 
 def _require_files(recipe: Recipe, path: Path) -> None:
     for known in walk(Recipe, recipe):
-        if isinstance(known.value, Path) and is_path(known.field) and not known.value.exists():
+        if isinstance(known.value, Path) and is_path(known.field) and not _exists(known.value):
             raise UsageError(
                 f"{path}: {known.dotted} = {show(str(known.value))} does not exist, neither beside "
                 f"the recipe nor in {Path.cwd()}; correct the path."

@@ -40,7 +40,7 @@ class LoraSection(Section):
 class ModelSection(Section):
     """The actor's starting point."""
 
-    actor: str
+    actor: str = Field(min_length=1)
     """Hugging Face folder or hub id of the causal language model to start from."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Type to compute in; auto is float32 on a CPU and bfloat16 on a GPU. What learns is kept in
@@ -272,7 +272,7 @@ class EvaluationSection(Section):
     """Which tasks."""
     episodes: int = Field(256, ge=1)
     """How many."""
-    seed: int = Field(1000, ge=0)
+    seed: int = Field(1000, ge=0, lt=2**32)
     """Chooses tasks and keys the sampling; apart from the training seed."""
     batch: int = Field(128, ge=1)
     """Environments played at once."""
@@ -307,7 +307,7 @@ class Recipe(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names the run folder: runs/<name>/{sft,reward,rl}."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     """Every random number is keyed by this."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; none: all cores."""

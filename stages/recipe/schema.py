@@ -143,16 +143,20 @@ def _range(metadata: list[Any]) -> str:
     for bound in metadata:
         match bound:
             case annotated_types.Gt(gt=low):
-                words.append(f"above {low:g}")
+                words.append(f"above {_plain(low)}")
             case annotated_types.Ge(ge=low):
-                words.append(f"of at least {low:g}")
+                words.append(f"of at least {_plain(low)}")
             case annotated_types.Lt(lt=high):
-                words.append(f"below {high:g}")
+                words.append(f"below {_plain(high)}")
             case annotated_types.Le(le=high):
-                words.append(f"of at most {high:g}")
+                words.append(f"of at most {_plain(high)}")
             case _ if getattr(bound, "pattern", None):
                 words.append(f"that matches {bound.pattern}")
     return " " + " and ".join(words) if words else ""
+
+
+def _plain(bound: Any) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -11,16 +11,22 @@ import yaml
 
 from stages.common.errors import UsageError
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""The tag of the key ``<<``, which takes in another mapping's keys."""
+_MOST_VALUES = 100_000
+"""Values a recipe may hold with its aliases written out; real ones hold hundreds."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML where ``1e-4`` is a number and where a key may stand once only."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """As in the base class, but a repeated key is an error instead of a silent loss."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        own = [key for key, _ in node.value if key.tag != _MERGE]
+        keys = [self.construct_object(key, deep=True) for key in own]
         for position, key in enumerate(keys):
             if key in keys[:position]:
-                mark = node.value[position][0].start_mark
+                mark = own[position].start_mark
                 raise yaml.MarkedYAMLError(
                     problem=f"the key '{key}' stands twice", problem_mark=mark
                 )
@@ -41,8 +47,11 @@ def read_recipe(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist{_similar(path)}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = "it is a folder" if path.is_dir() else str(error)
+    except UnicodeDecodeError as error:
+        why = f"byte {error.object[error.start]:#04x} at place {error.start}"
+        raise UsageError(f"{path} is no UTF-8 text ({why}); save it in that encoding.") from None
+    except OSError as error:
+        why = "it is a folder" if path.is_dir() else str(error.strerror)
         raise UsageError(f"{path} cannot be read as a recipe ({why}); give a YAML file.") from None
     content = parse_yaml(text, path)
     if content is None:
@@ -86,7 +95,9 @@ def _override(content: dict[str, Any], text: str) -> tuple[str, ...]:
 def parse_yaml(text: str, source: Path | str) -> Any:
     """The value that ``text`` means. UsageError with ``source`` and line where it is no YAML."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+        _require_tree(value)
+        return value
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -96,6 +107,23 @@ def parse_yaml(text: str, source: Path | str) -> Any:
     raise UsageError(
         f"{source}{where} is not valid YAML ({why}); check colons, quotes and indentation there."
     )
+
+
+def _require_tree(value: Any) -> None:
+    """ValueError where aliases make a value part of itself, or grow without end."""
+    waiting: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
+    seen = 0
+    while waiting:
+        inner, above = waiting.pop()
+        if not isinstance(inner, dict | list):
+            continue
+        if id(inner) in above:
+            raise ValueError("an anchor stands for something that holds it")
+        items = list(inner.values()) if isinstance(inner, dict) else inner
+        seen += len(items)
+        if seen > _MOST_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MOST_VALUES} values")
+        waiting += [(item, (*above, id(inner))) for item in items]
 
 
 def _similar(path: Path) -> str:

@@ -143,7 +143,8 @@ def _held_out(pairs: Sequence[Pair], fraction: float, generator: np.random.Gener
     groups = sorted({pair.group for pair in pairs})
     if len(groups) < 2:
         raise UsageError(
-            "All pairs have the same prompt, so none can be held out; give at least two prompts."
+            f"all {len(pairs)} pairs have the same prompt, so none can be held out; give pairs "
+            "of at least two prompts."
         )
     sizes = dict.fromkeys(groups, 0)
     for pair in pairs:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from stages.common.console import progress, quiet_libraries, warn
-from stages.common.errors import HandoffError, RunError
+from stages.common.errors import HandoffError, RunError, UsageError
 from stages.common.manifest import Manifest, build_manifest, fingerprint, verify_parent
+from stages.common.model_folder import check_model_folder
 from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.records import Record
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
@@ -63,11 +64,14 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     cannot work, RunError when the actor's play gives no preferences or training fails. A dry run
     checks what needs no play, and writes nothing.
     """
+    started = time.perf_counter()
+    sft = _sft_parent(recipe, request)
+    # Before torch is loaded, and before anything is written.
+    given = None if recipe.reward.data is None else read_preferences(Path(recipe.reward.data))
+    check_model_folder(_base(recipe, sft))
     from stages.common.engine import join
     from stages.common.trl_trainer import check_trackers
 
-    started = time.perf_counter()
-    sft = _sft_parent(recipe, request)
     ranks = join(recipe.distributed.timeout_s)
     folder = RunFolder.open(request, "reward", ranks)
     set_threads(recipe.threads)
@@ -77,7 +81,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         if request.dry_run and recipe.reward.data is None:
             _load_tokenizer(recipe, sft)
             return {}
-        prepared = prepare(recipe, sft, ranks)
+        prepared = prepare(recipe, sft, given, ranks)
         if request.dry_run:
             return prepared.summary()
         model, figures = train(recipe, folder, prepared)
@@ -94,10 +98,15 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     return summary
 
 
-def prepare(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Prepared:
-    """Preference rows as token pairs, in the tokens of the trunk."""
+def prepare(
+    recipe: Recipe, sft: Path | None, given: list[Record] | None, ranks: Ranks = ALONE
+) -> Prepared:
+    """Preference rows, ``given`` or played, as token pairs, in the tokens of the trunk."""
     base, tokenizer = _load_tokenizer(recipe, sft)
-    gathered = gather(recipe, sft, ranks)
+    if given is None:
+        gathered = gather(recipe, sft, ranks)
+    else:
+        gathered = Gathered(given, str(recipe.reward.data))
     pairs = build_pairs(
         tokenizer,
         gathered.records,
@@ -112,10 +121,8 @@ def prepare(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Prepared:
 
 
 def gather(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Gathered:
-    """A person's preference rows, or those of the SFT actor's play."""
+    """The preference rows of the SFT actor's play."""
     section = recipe.reward
-    if section.data is not None:
-        return Gathered(read_preferences(Path(section.data)), str(section.data))
     assert sft is not None
     arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
     episodes = play(recipe, arena, sft, ranks)
@@ -146,7 +153,7 @@ def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[
         label="preferences",
         ranks=ranks,
     )
-    return kept(ranks.gather(played))
+    return kept(ranks.gather(played), blame=UsageError)
 
 
 def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:
@@ -256,11 +263,16 @@ def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
     """The trunk's folder or id, and its tokenizer."""
     from stages.common.models import load_tokenizer
 
+    base = _base(recipe, sft)
+    own = recipe.model.chat_template if recipe.reward.base in ("sft", "actor") else None
+    return base, load_tokenizer(base, own)
+
+
+def _base(recipe: Recipe, sft: Path | None) -> str | Path:
     known = {"sft": sft, "actor": recipe.model.actor}
     base = known.get(recipe.reward.base, recipe.reward.base)
     assert base is not None
-    own = recipe.model.chat_template if recipe.reward.base in known else None
-    return base, load_tokenizer(base, own)
+    return base
 
 
 def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast: bool) -> Any:

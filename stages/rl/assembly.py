@@ -21,6 +21,7 @@ from stages.common.seeding import derived_seed
 from stages.common.sharding import is_sharded
 from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
+from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Policy
 from stages.interaction.native import NativePolicy
@@ -63,7 +64,9 @@ class Player:
         self.dropped: list[Trajectory] = []
         """Episodes of the latest iteration that the machinery dropped."""
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
-        self.arena.tasks("train", 1, recipe.seed)
+        (first,) = self.arena.tasks("train", 1, recipe.seed)
+        if not needs_person(recipe.environment):
+            self.arena.try_out(first)
         self.validation = self.arena.tasks(
             "validation", recipe.rl.evaluation_episodes, recipe.evaluation.seed
         )

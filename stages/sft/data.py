@@ -137,8 +137,15 @@ def _example(record: Record) -> Example:
 def _episode(place: str, row: dict[str, Any]) -> Trajectory:
     try:
         return Trajectory.from_json(row)
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{place} is no trajectory of aac ({error}).") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{place} has turns and task_id but is no trajectory of aac ({_told(error)}); give one "
+            "as aac collect writes it, or leave the row out."
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _episode_exchanges(episode: Trajectory) -> tuple[tuple[Sequence[Message], str], ...]:

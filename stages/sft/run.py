@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.console import progress, quiet_libraries, warn
+from stages.common.errors import UsageError
 from stages.common.manifest import build_manifest, fingerprint
+from stages.common.model_folder import check_model_folder
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
 from stages.interaction.arena import Arena, kept
@@ -44,10 +46,12 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     Raises HandoffError for a finished folder, UsageError for a recipe or data that cannot work,
     RunError when training itself fails. A dry run checks all of it and writes nothing.
     """
+    started = time.perf_counter()
+    given = read_given(recipe)  # before torch is loaded, and before anything is written
+    check_model_folder(recipe.model.actor, writes=True)
     from stages.common.engine import join
     from stages.common.trl_trainer import check_trackers
 
-    started = time.perf_counter()
     ranks = join(recipe.distributed.timeout_s)
     folder = RunFolder.open(request, "sft", ranks)
     set_threads(recipe.threads)
@@ -56,7 +60,7 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     with quiet_libraries(log), folder.undone_on_bad_input():
         check_trackers(recipe.tracking.report_to)
         model, tokenizer, autocast = _load(recipe)
-        examples, source = gather(recipe, tokenizer, reviews)
+        examples, source = gather(recipe, tokenizer, given, reviews)
         rows = _rows(recipe, tokenizer, model, examples)
         summary = _counts(examples, rows)
         if request.dry_run:
@@ -79,18 +83,27 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     return summary
 
 
-def gather(
-    recipe: Recipe, tokenizer: Any, reviews: Reviews | None = None
-) -> tuple[list[Example], str]:
-    """The dialogues to learn, and what they came from."""
-    section, source = recipe.sft, str(recipe.sft.data or "demonstrations")
+def read_given(recipe: Recipe) -> list[Example] | None:
+    """The dialogues of a person's file; None where the expert is to demonstrate."""
+    section = recipe.sft
     if section.data is None:
-        examples = episode_examples(demonstrated(recipe, tokenizer, reviews))
-    else:
-        examples = read_examples(Path(section.data))
-    if section.only_successful:
-        examples = only_successful(examples, source)
-    return examples, source
+        return None
+    examples = read_examples(Path(section.data))
+    return only_successful(examples, str(section.data)) if section.only_successful else examples
+
+
+def gather(
+    recipe: Recipe,
+    tokenizer: Any,
+    given: list[Example] | None,
+    reviews: Reviews | None = None,
+) -> tuple[list[Example], str]:
+    """The dialogues to learn, ``given`` or demonstrated, and what they came from."""
+    if given is not None:
+        return given, str(recipe.sft.data)
+    source = "demonstrations"
+    examples = episode_examples(demonstrated(recipe, tokenizer, reviews))
+    return only_successful(examples, source) if recipe.sft.only_successful else examples, source
 
 
 def train(
@@ -132,7 +145,7 @@ def demonstrated(
     if recipe.state.review == "words" and reviews is not None:
         arena = arena.served(recipe.state, saying(reviews(recipe, episodes)))
         episodes = arena.demonstrate(tasks, seed=seed, count_tokens=count)
-    return kept(episodes)
+    return kept(episodes, blame=UsageError)
 
 
 def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -> SftRows:

@@ -52,14 +52,14 @@ def test_a_run_folder_gives_its_trajectories(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.jsonl", '{"a": 1}\n{"a": \n', r"a\.jsonl line 2 is not valid JSON"),
-        ("a.jsonl", "[1]\n", r"a\.jsonl line 1 is list, expected an object"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl line 1 is a list, expected an object"),
         ("a.jsonl", "\n", "holds no rows"),
         ("a.json", "{", "is not valid JSON"),
-        ("a.json", "[3]", r"a\.json row 1 is int"),
-        ("a.json", '{"data": 3}', "holds int, expected a list"),
+        ("a.json", "[3]", r"a\.json row 1 is a number"),
+        ("a.json", '{"data": 3}', "holds a number, expected a list"),
         ("a.json", "[]", "holds no rows"),
         ("a.csv", "x", r"is no \.jsonl, \.json or \.parquet file"),
-        ("a.parquet", "x", "is not a parquet file"),
+        ("a.parquet", "x", "is not a whole parquet file"),
     ],
 )
 def test_mistakes(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -70,7 +70,7 @@ def test_mistakes(tmp_path: Path, name: str, text: str, message: str) -> None:
 def test_missing_binary_and_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         read_records(tmp_path / "no.jsonl")
-    with pytest.raises(UsageError, match="holds no"):
+    with pytest.raises(UsageError, match="is a folder without"):
         read_records(tmp_path)
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="UTF-8"):

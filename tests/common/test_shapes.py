@@ -95,19 +95,22 @@ def test_words_and_a_call_are_one_action() -> None:
     ("row", "message"),
     [
         ({}, "here has no fields, expected messages"),
-        ({"text": "hi"}, "here has the fields text, expected messages"),
+        ({"text": "hi"}, "here has the field text, expected messages"),
         ({"messages": [HI]}, "here has no assistant message"),
         ({"messages": [HI, {"role": "assistant", "content": ""}]}, "here has an empty reply"),
         ({"messages": "hi"}, "here has no assistant message"),
-        ({"messages": 3}, "here has int where messages"),
-        ({"messages": ["hi"]}, "here message 1 is str"),
+        ({"messages": 3}, "here has a number where messages"),
+        ({"messages": ["hi"]}, "here message 1 is text"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "here message 1 has the role 'boss'"),
         ({"messages": [HI, {"role": "assistant", "content": 3}]}, "message 2 has a content"),
         ({"messages": [HI, {"role": "assistant", "tool_calls": [{}]}]}, "call without a name"),
         ({"messages": [HI, HELLO], "tools": "{"}, "tools is not valid JSON"),
-        ({"messages": [HI, HELLO], "tools": ["x"]}, "tools must be a list"),
-        ({"instruction": "a", "reply": "b", "history": "c"}, "history must be a list"),
-        ({"instruction": "a", "reply": "b", "history": [["c"]]}, "each item of history"),
+        ({"messages": [HI, HELLO], "tools": ["x"]}, "expected a list of tool"),
+        ({"instruction": "a", "reply": "b", "history": "c"}, "history is .*, expected a list"),
+        (
+            {"instruction": "a", "reply": "b", "history": [["c"]]},
+            "history has .*, expected",
+        ),
     ],
 )
 def test_dialogue_mistakes_name_their_place(row: dict[str, Any], message: str) -> None:

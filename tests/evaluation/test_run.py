@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.errors import RunError, UsageError
+from stages.common.errors import UsageError
 from stages.common.manifest import build_manifest
 from stages.common.run_folder import write_json
 from stages.evaluation import run
@@ -174,7 +174,7 @@ def test_faults_of_all_episodes_end_the_evaluation(monkeypatch):
 
     monkeypatch.setattr(arena_module, "make_environment", lambda options: Broken())
     tasks = HeldOut.of(Arena(worlds.OPTIONS, StateOptions()), split="test", episodes=3, seed=0)
-    with pytest.raises(RunError, match=r"all 3 episodes were dropped.*the doors are stuck"):
+    with pytest.raises(UsageError, match=r"all 3 episodes were dropped.*the doors are stuck"):
         tasks.measure(null_policy())
 
 

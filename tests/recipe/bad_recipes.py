@@ -17,7 +17,7 @@ class Bad:
     """``text`` is the file's content (None: no such file); ``names`` must occur in the message."""
 
     id: str
-    text: str | None
+    text: str | bytes | None
     names: tuple[str, ...]
     overrides: tuple[str, ...] = ()
 
@@ -25,8 +25,17 @@ class Bad:
         """The recipe's path below ``folder``; its name always occurs in the message."""
         path = folder / "mine.yaml"
         if self.text is not None:
-            path.write_text(self.text, encoding="utf-8")
+            path.write_bytes(self.text if isinstance(self.text, bytes) else self.text.encode())
         return path
+
+
+def _laughs() -> str:
+    """Ten aliases of ten aliases of ten, and so on."""
+    rows = ["a: &a [x]"]
+    rows += [
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdef", "bcdefg", strict=True)
+    ]
+    return "sft: {trainer: {" + ", ".join(rows) + "}}"
 
 
 CASES = (
@@ -231,6 +240,20 @@ CASES = (
     Bad("python object", "name: !!python/object:os.system {}", ("not valid YAML",)),
     Bad("key twice", GOOD + "seed: 1\nseed: 2", ("line 5", "the key 'seed' stands twice")),
     Bad("binary", "\x00\x01", ("not valid YAML",)),
+    Bad("UTF-16", GOOD.encode("utf-16"), ("is no UTF-8 text", "save it in that encoding")),
+    Bad("Latin-1", "name: \xe9".encode("latin-1"), ("byte 0xe9 at place 6", "save it")),
+    Bad("an anchor in itself", GOOD + "sft: &a {trainer: *a}", ("an anchor stands for something",)),
+    Bad("aliases without end", GOOD + _laughs(), ("more than 100000 values",)),
+    Bad("unknown alias", GOOD + "sft: *nope", ("line 4", "undefined alias 'nope'")),
+    Bad("two documents", GOOD + "---\n" + GOOD, ("line 4", "another document")),
+    Bad("nested too deep", GOOD + "sft: " + "[" * 3000, ("not valid YAML", "recursion")),
+    Bad("merge of a value", GOOD + "sft: {<<: 3}", ("line 4", "not valid YAML", "mapping")),
+    Bad("key that is a list", GOOD + "? [a]\n: b", ("line 4", "unhashable key")),
+    Bad("key that is a number", GOOD + "7: b", ("7 is not allowed", "strings")),
+    Bad("date", GOOD + "seed: 2020-01-01", ("seed = datetime.date", "a whole number")),
+    Bad("seed too large", GOOD + f"seed: {2**32}", ("seed = 4294967296", "below 4294967296")),
+    Bad("actor without a name", GOOD.replace("some-base", "''"), ("model.actor = ''", "text")),
+    Bad("path too long", GOOD + f"sft: {{data: {'x' * 5000}}}", ("sft.data", "does not exist")),
     # unknown environment
     Bad(
         "unknown environment",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _COLOURED = re.compile(r"\x1b\[[0-9;]*[1-9]m([^\x1b]*)\x1b\[0?m")
+_STEP_LENGTHS = (4, 5)
+"""What ``step`` may give: the older form and the present one."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -42,11 +44,19 @@ class GymPlay:
             set_seed(seed)
         made = self._world.reset(**taken)
         observation, info = made if _with_info(made) else (made, {})
+        if observation is None:
+            raise TypeError("reset() gave nothing; expected (observation, info)")
         return self._text(observation, info)
 
     def act(self, move: Any) -> Moment:
         """One step."""
-        observation, reward, *flags, info = self._world.step(move)
+        made = self._world.step(move)
+        if not isinstance(made, Sequence) or len(made) not in _STEP_LENGTHS:
+            raise TypeError(
+                f"step() gave {'nothing' if made is None else repr(made)[:60]}; expected "
+                "(observation, reward, terminated, truncated, info)"
+            )
+        observation, reward, *flags, info = made
         done = bool(flags[0])
         cut = bool(flags[1]) if len(flags) > 1 else bool(info.get("TimeLimit.truncated"))
         terminated = done and not (cut and len(flags) == 1)

@@ -21,7 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from stages.common.errors import UsageError
+from stages.common.errors import UsageError, kind_of
+from stages.common.records import read_text
 from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql.database import Database, QueryError, open_file
 from stages.interaction.environments.sql.expert import call_text
@@ -70,13 +71,20 @@ def select(own: OwnTasks, split: str, count: int, seed: int) -> list[Task]:
 
 def _open(path: Path, time_limit_s: float, max_rows: int) -> Database:
     if not path.is_file():
-        raise UsageError(f"environment.database: {path} does not exist; expected a SQLite file")
+        raise UsageError(f"environment.database: {path} is no file; expected a SQLite file.")
     try:
         connection = open_file(path)
     except sqlite3.Error as error:
         raise UsageError(
-            f"environment.database: {path} cannot be read as SQLite ({error})"
+            f"environment.database: {path} cannot be read as SQLite ({error}); give a SQLite file "
+            "that is whole and not encrypted."
         ) from None
+    if not connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchone():
+        connection.close()
+        raise UsageError(
+            f"environment.database: {path} holds no table; give the SQLite file that the "
+            "questions are about."
+        )
     return Database(connection, time_limit_s=time_limit_s, max_rows=max_rows)
 
 
@@ -127,7 +135,7 @@ def _tasks(path: Path, database: Database, group: str) -> list[tuple[Task, str, 
     tasks: list[tuple[Task, str, str]] = []
     seen: set[str] = set()
     # Not splitlines(): a JSON string may hold U+2028 and its like.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -151,10 +159,10 @@ def _row(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{where}: not JSON ({error}); {wanted}") from None
     if not isinstance(row, dict):
-        raise UsageError(f"{where}: a {type(row).__name__} was given; {wanted}")
+        raise UsageError(f"{where}: {kind_of(row)} was given; {wanted}")
     for key in ("question", "sql"):
         if not isinstance(row.get(key), str) or not row[key].strip():
-            raise UsageError(f"{where}: {key!r} is {row.get(key)!r}; {wanted}")
+            raise UsageError(f"{where}: {key} is {_shown(row.get(key))}; {wanted}")
     unknown = sorted(set(row) - _KEYS)
     if unknown:
         raise UsageError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
@@ -163,12 +171,18 @@ def _row(line: str, where: str) -> dict[str, Any]:
     return row
 
 
+def _shown(value: Any) -> str:
+    return "missing" if value is None else repr(value)
+
+
 def _check(statement: str, database: Database, where: str) -> list[str]:
     """Run a person's statement once; returns the tables it reads."""
     try:
         result = database.run(statement)
     except QueryError as error:
-        raise UsageError(f"{where}: the sql fails ({error}); expected one SELECT") from None
+        raise UsageError(
+            f"{where}: the sql fails ({error}); expected one SELECT that this database answers"
+        ) from None
     if not result.rows:
         raise UsageError(f"{where}: the sql returns no rows; expected the answer to the question")
     if result.more:
