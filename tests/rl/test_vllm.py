@@ -20,11 +20,12 @@ from stages.common.models import load_actor, load_tokenizer
 from stages.common.ranks import Ranks
 from stages.interaction.generation import Policy, Request
 from stages.recipe.generation import GenerationSection, VllmSection
-from stages.recipe.models import LoraSection
+from stages.recipe.models import LoraSection, Recipe
 from stages.rl import vllm_adapter
 from stages.rl.pool import read_trajectories
 from stages.rl.vllm_adapter import VllmEngine, VllmPolicy, VllmSampler, check_vllm, start_engine
 from tests.adapted import World
+from tests.rl.test_run import BASE, RL, merged
 from tests.rl.vllm_double import SECTIONS, Vllm, beneath_trl
 from tests.tiny_models import tiny_llama
 
@@ -334,3 +335,10 @@ def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_options_that_would_do_nothing_are_refused(section: Any, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         GenerationSection.model_validate(section)
+
+
+def test_a_base_in_four_bits_cannot_go_over() -> None:
+    model = {"actor": "x", "lora": {"quantize": "4bit"}}
+    rl = merged(RL, {"generation": {"engine": "vllm"}})
+    with pytest.raises(ValidationError, match="a base in 4bit cannot take up; set it to native"):
+        Recipe.model_validate(BASE | {"model": model, "rl": rl})
