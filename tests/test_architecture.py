@@ -114,6 +114,7 @@ ONLY_IN = {
     "deepspeed": {"stages.common.engine"},
     "accelerate": {"stages.common.engine"},
     "trl.experimental": {"stages.rl.trl_adapter"},
+    "trl.generation": {"stages.rl.vllm_adapter"},
     "peft": {"stages.common.adapters", "stages.common.quantized"},
 }
 # Whole-recipe objects stop where a command or stage is composed.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.common.chat import encode_prompt, extend_prompt, stop_ids
+from stages.common.chat import stop_ids
 from stages.common.seeding import keyed_generator
 from stages.interaction.generation import Generation, Request
 from stages.interaction.kv_cache import Buffers, Kept, buffers_of, growing_cache, taken_over
@@ -26,6 +26,7 @@ from stages.interaction.network import (
     left_padded,
     takes_bias,
 )
+from stages.interaction.replies import Sampled, prompt_ids, replies
 
 LEAVE_AT = 0.7
 """Finished rows leave the batch once no more than this share of it is still going: copying the
@@ -75,17 +76,19 @@ class NativePolicy:
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """One reply per request, in order."""
-        prompts = [self._prompt(request) for request in requests]
-        replies = [Generation(prompt, overflow=True) for prompt in prompts]
+        prompts = [prompt_ids(self._tokenizer, request) for request in requests]
+        answers = [Generation(prompt, overflow=True) for prompt in prompts]
         rows = [i for i, prompt in enumerate(prompts) if len(prompt) < self._context]
         if rows:
             job = self._job([requests[i] for i in rows], [prompts[i] for i in rows], greedy)
             with evaluating(self._model):
                 decoded = decode(self._model, job)
             self._keep([requests[i].key for i in rows], decoded)
-            for i, reply in zip(rows, self._replies(job, decoded), strict=True):
-                replies[i] = reply
-        return replies
+            sampled = [Sampled(row.ids, row.logprobs) for row in decoded]
+            made = replies(self._tokenizer, job.prompts, sampled, stops=self._stops)
+            for i, reply in zip(rows, made, strict=True):
+                answers[i] = reply
+        return answers
 
     def _job(
         self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], greedy: bool
@@ -112,32 +115,6 @@ class NativePolicy:
         """Remember each row's cache for its next turn; nothing older is kept."""
         rows = zip(keys, decoded, strict=True)
         self._kept = {key: row.kept for key, row in rows if row.kept is not None}
-
-    def _replies(self, job: Job, decoded: Sequence[Decoded]) -> list[Generation]:
-        ends = [row.ids[-1] in self._stops for row in decoded]
-        bare = [row.ids[:-1] if end else row.ids for row, end in zip(decoded, ends, strict=True)]
-        texts = self._tokenizer.batch_decode(
-            bare, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        rows = zip(job.prompts, decoded, texts, ends, strict=True)
-        return [Generation(prompt, d.ids, d.logprobs, text, end) for prompt, d, text, end in rows]
-
-    def _prompt(self, request: Request) -> list[int]:
-        """The state's token ids; what was sampled earlier stays as it was sampled."""
-        last = request.previous
-        if last is not None and last.prompt_ids:
-            ids = extend_prompt(
-                self._tokenizer,
-                previous_messages=last.messages,
-                previous_ids=last.prompt_ids,
-                action_text=last.action.text,
-                action_ids=last.action_ids,
-                messages=request.messages,
-            )
-            # The same text sampled in shorter tokens may be longer than what the state counted.
-            if ids is not None and len(ids) <= (request.max_tokens or len(ids)):
-                return ids
-        return encode_prompt(self._tokenizer, request.messages)
 
     def _uniforms(self, keys: Sequence[tuple[int, ...]]) -> np.ndarray:
         """(rows, tokens) in [0, 1): a row's numbers are keyed by its own key alone."""

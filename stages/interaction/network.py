@@ -124,10 +124,14 @@ def evaluating(model: Any) -> Iterator[None]:
             model.train()
 
 
+NO_LIMIT = 2**31
+"""Context of a model that sets none."""
+
+
 def context_length(config: Any) -> int:
     """Most tokens a prompt and its reply may have together; very many if the model sets none."""
     inner = getattr(config, "text_config", config)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
         if isinstance(length := getattr(inner, name, None), int) and length > 0:
             return length
-    return 2**31
+    return NO_LIMIT

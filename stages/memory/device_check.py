@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +53,8 @@ def lines(actor: Architecture, folder: Path) -> Iterator[Line]:
         yield timed(f"{stage}, one update", partial(against_plan, run, actor))
         parents[stage] = folder / stage / "rank-0"
     yield timed("vLLM", partial(apart, sampled_by_vllm, made))
+    again = Run("rl", recipe, folder / "vllm", dict(parents))
+    yield timed("rl, played by vLLM", partial(played_by_vllm, again))
 
 
 def timed(what: str, check: Callable[[], str]) -> Line:
@@ -104,6 +106,21 @@ def sampled_by_vllm(folder: Path) -> str:
     engine = LLM(str(folder), gpu_memory_utilization=0.3, max_model_len=512, enforce_eager=True)
     (reply,) = engine.generate(["orders by status"], SamplingParams(max_tokens=16))
     return f"loads the actor and samples {len(reply.outputs[0].token_ids)} tokens"
+
+
+def played_by_vllm(run: Run) -> str:
+    """The rl stage with vLLM as its engine: how far what it samples by is from the actor."""
+    if find_spec("vllm") is None:
+        return "not installed"
+    content = json.loads(run.recipe.read_text("utf-8"))
+    content["rl"]["generation"] = {"engine": "vllm", "vllm": {"max_model_length": 1024}}
+    recipe = run.recipe.with_name("vllm.yaml")
+    recipe.write_text(json.dumps(content), "utf-8")
+    measured(replace(run, recipe=recipe))
+    metrics = run.output / "rank-0" / "metrics.jsonl"
+    row = json.loads(metrics.read_text("utf-8").splitlines()[0])
+    gap, size = row["sampling/logprob_gap"], row["sampling/effective_size"]
+    return f"log-probs {gap:.4f} apart, effective size {size:.1%}"
 
 
 def write_recipe(actor: Path, folder: Path) -> Path:

@@ -99,6 +99,8 @@ class Job:
     embedding_frozen: bool = False
     copy_bytes: float = 0.0
     """Per weight, of a copy of the actor that rollouts are sampled from; 0: there is none."""
+    engine_share: float = 0.0
+    """Of each device, what vLLM keeps for itself beside training; 0: it does not play there."""
 
     @property
     def checkpointed(self) -> Job:

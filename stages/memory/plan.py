@@ -12,6 +12,7 @@ from stages.memory.budget import Budget, reward_budget, rl_budget, sft_budget
 from stages.memory.job import Critic, Job, Play, Training
 from stages.memory.strategies import STRATEGIES, Strategy
 from stages.recipe.critic import CriticSection
+from stages.recipe.generation import GenerationSection
 from stages.recipe.models import Recipe
 
 GIB = 2**30
@@ -41,15 +42,20 @@ class Plan:
 
 def make_plan(job: Job, *, processes: int, gpu_memory: float) -> Plan:
     """All stages of a job under all strategies. ``gpu_memory`` in bytes."""
+    engine = job.engine_share * gpu_memory
     budgets: dict[str, dict[Strategy, Budget]] = {
         "sft": {s: sft_budget(job, s, processes) for s in STRATEGIES},
-        "rl": {s: rl_budget(job, s, processes) for s in STRATEGIES},
+        "rl": {s: _beside_vllm(rl_budget(job, s, processes), engine) for s in STRATEGIES},
     }
     reward = job.reward
     if reward is not None:
         trained = {s: reward_budget(job, reward, s, processes) for s in STRATEGIES}
         budgets = {"sft": budgets["sft"], "reward": trained, "rl": budgets["rl"]}
     return Plan(job, processes, gpu_memory, budgets)
+
+
+def _beside_vllm(budget: Budget, engine: float) -> Budget:
+    return replace(budget, held={**budget.held, "vLLM": engine}) if engine else budget
 
 
 def changes(plan: Plan) -> list[str]:
@@ -106,15 +112,23 @@ def job_of(recipe: Recipe, model: Architecture, *, on_gpu: bool) -> Job:
         quantized=quantized,
         embedding_frozen=any(text in "model.embed_tokens.weight" for text in section.frozen),
         copy_bytes=_copy_bytes(recipe, bf16=bf16, quantized=quantized),
+        engine_share=_engine_share(recipe.rl.generation),
     )
 
 
 def _copy_bytes(recipe: Recipe, *, bf16: bool, quantized: bool) -> float:
     """Per weight: where the actor computes in bf16, rollouts are sampled from a rounded copy."""
+    if recipe.rl.generation.engine == "vllm":  # adapters are merged in a copy that goes over
+        return (2.0 if bf16 else 4.0) if recipe.model.lora else 0.0
     dtype = recipe.rl.generation.dtype
     if dtype == "auto":
         return 2.0 if bf16 and not quantized else 0.0
     return {"float32": 4.0, "int8": 1.0}.get(dtype, 2.0)
+
+
+def _engine_share(generation: GenerationSection) -> float:
+    here = generation.engine == "vllm" and generation.vllm.mode == "colocate"
+    return generation.vllm.gpu_memory_utilization if here else 0.0
 
 
 def _judge(recipe: Recipe, model: Architecture) -> Architecture:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
+from stages.recipe.generation import GenerationSection
 from stages.recipe.monitor import MonitorSection
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import Section
@@ -136,16 +137,6 @@ class ActorSection(Section):
     """Longest action in tokens."""
     lora_layers: int | None = Field(None, ge=1)
     """With model.lora: only adapters of this many uppermost layers learn in RL; none: all."""
-
-
-class GenerationSection(Section):
-    """The weights that rollouts are sampled with (F25)."""
-
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
-    """auto: the actor itself, or its bfloat16 copy where it computes in bfloat16; another type: a
-    copy, adapters merged in. int8 (dynamic quantisation of the linear layers) needs a CPU."""
-    importance_cap: float = Field(2.0, ge=1)
-    """A copy's rounding is made up for by importance weights per token, cut off at this value."""
 
 
 class PpoSection(Section):
@@ -348,6 +339,11 @@ class Recipe(Section):
             raise ValueError(
                 f"rl.generation.dtype = {rl.generation.dtype} merges the adapters into a copy, "
                 f"which a base in {lora.quantize} cannot take up; set it to auto"
+            )
+        if lora and lora.quantize != "none" and rl.generation.engine == "vllm":
+            raise ValueError(
+                "rl.generation.engine = vllm is given weights with the adapters merged in, which a "
+                f"base in {lora.quantize} cannot take up; set it to native"
             )
         return self
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stages.common.adapters import keep_upper
-from stages.common.chat import encode_prompt
+from stages.common.chat import encode_prompt, stop_ids
 from stages.common.errors import UsageError
 from stages.common.models import (
     count_parameters,
@@ -25,6 +27,7 @@ from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Task
 from stages.interaction.generation import Policy
 from stages.interaction.native import NativePolicy
+from stages.interaction.network import NO_LIMIT, context_length
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
@@ -39,6 +42,7 @@ from stages.rl.sampler import Sampler, copy_dtype
 from stages.rl.shared import SharedHead
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
+from stages.rl.vllm_adapter import VllmEngine, VllmPolicy, VllmSampler, start_engine
 
 TRAIN_TASKS, EVALUATION_KEY = 3, 1_000_000
 """Places in random keys, so that no two uses share numbers."""
@@ -58,7 +62,7 @@ class Player:
         """``sft``: the frozen actor's folder, in case it writes summaries."""
         self.recipe, self.trainer = recipe, trainer
         self.tokenizer = trainer.processing_class
-        self.sampler = build_sampler(recipe, trainer.actor, self.tokenizer)
+        self.sampler = build_sampler(recipe, trainer)
         arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
         self.arena = arena.served(arena.state, reviewer)
         self.dropped: list[Trajectory] = []
@@ -76,7 +80,7 @@ class Player:
     ) -> list[Trajectory]:
         """One sampled episode per task, those dropped by the machinery's faults included."""
         ranks = self.trainer.ranks
-        with self.trainer.playing(self.recipe.distributed.gather):
+        with self._playing():
             played = self.arena.play(
                 tasks,
                 policy,
@@ -87,6 +91,12 @@ class Player:
                 ranks=ranks,
             )
         return ranks.gather(played)  # outside: inside, others may still be going forward
+
+    def _playing(self) -> AbstractContextManager[None]:
+        """Inside, who plays may be asked, by each process in its own time."""
+        if isinstance(self.sampler, VllmSampler):
+            return self.sampler.playing()
+        return self.trainer.playing(self.recipe.distributed.gather)
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
         """One iteration's episodes, on fresh training tasks."""
@@ -108,9 +118,11 @@ class Player:
         return episodes
 
 
-def build_sampler(recipe: Recipe, actor: Any, tokenizer: Any) -> Sampler:
-    """Who plays: the actor, or its copy."""
-    options = recipe.rl.actor
+def build_sampler(recipe: Recipe, trainer: AsymmetricPPOTrainer) -> Sampler | VllmSampler:
+    """Who plays: the actor, its copy, or vLLM with its weights."""
+    if recipe.rl.generation.engine == "vllm":
+        return build_vllm(recipe, trainer)
+    options, actor, tokenizer = recipe.rl.actor, trainer.actor, trainer.processing_class
 
     def make(model: Any) -> NativePolicy:
         return NativePolicy(
@@ -122,6 +134,29 @@ def build_sampler(recipe: Recipe, actor: Any, tokenizer: Any) -> Sampler:
 
     # A copy of a partitioned actor would hold nothing: it plays itself.
     return Sampler(actor, make, None if is_sharded(actor) else sampled_in(recipe))
+
+
+def build_vllm(recipe: Recipe, trainer: AsymmetricPPOTrainer) -> VllmSampler:
+    """vLLM, started around the actor."""
+    options, actor, tokenizer = recipe.rl.generation.vllm, trainer.actor, trainer.processing_class
+    context = context_length(actor.config)
+    length = min(options.max_model_length or context, context)
+    trl = start_engine(
+        options,
+        actor,
+        accelerator=trainer.accelerator,
+        tokenizer=tokenizer,
+        length=None if length == NO_LIMIT else length,
+    )
+    engine = VllmEngine(trl, actor, stop_ids(tokenizer, actor.generation_config), trainer.ranks)
+    limit = recipe.rl.actor.max_new_tokens
+    policy = VllmPolicy(engine, tokenizer, context=length, max_new_tokens=limit)
+    return VllmSampler(engine, policy, partial(trainer.clock, "weights"))
+
+
+def corrects_sampling(recipe: Recipe) -> bool:
+    """Whether something else than the actor itself samples its rollouts."""
+    return recipe.rl.generation.engine == "vllm" or sampled_in(recipe) is not None
 
 
 def sampled_in(recipe: Recipe) -> str | None:
@@ -245,7 +280,7 @@ def build_learner(
         epochs=ppo.epochs,
         minibatch_episodes=ppo.minibatch_episodes,
         microbatch_tokens=ppo.microbatch_tokens,
-        importance_cap=recipe.rl.generation.importance_cap if sampled_in(recipe) else None,
+        importance_cap=recipe.rl.generation.importance_cap if corrects_sampling(recipe) else None,
         sft_rows=(lambda: successes(pool)) if own else _stage_one(sft, ppo.sft_coef),
     )
 

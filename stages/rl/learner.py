@@ -102,7 +102,8 @@ class ActorLearner:
     """Epochs and minibatches over the rows of one rollout.
 
     ``sft_rows`` gives, once an update, the rows that SFT mixing draws from. ``importance_cap``:
-    a rounded copy of the actor samples; its rounding is made up for by weights cut off there.
+    a rounded copy of the actor, or another engine, samples; what it samples otherwise than the
+    actor would is made up for by weights cut off there.
     """
 
     def __init__(

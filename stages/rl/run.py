@@ -127,7 +127,9 @@ def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
 
 def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
     from stages.common.sharding import offloads_to, zero_stage
+    from stages.rl.vllm_adapter import check_vllm
 
+    check_vllm(recipe.rl.generation, ranks.size)
     if ranks.size > 1 and recipe.rl.critic.shared:
         raise UsageError(
             f"rl.critic.trunk = shared is given, but {ranks.size} processes were launched, and a "

@@ -50,6 +50,17 @@ def test_overrides_move_the_plan(plan: Any):
     assert small["stages"]["sft"]["ddp"]["peak"] < large["stages"]["sft"]["ddp"]["peak"]
 
 
+def test_vllm_takes_its_share_of_each_device(plan: Any):
+    words = ("--model-size", "7B", "--gpu-memory", 100, "--set", "rl.generation.engine=vllm")
+    share = ("--set", "rl.generation.vllm.gpu_memory_utilization=0.25")
+    made = plan(*words, *share)["stages"]
+    rl = made["rl"]["ddp"]["components"]
+    assert rl["vLLM"] == 25 * 2**30 and "copy to sample from" not in rl
+    assert "vLLM" not in made["sft"]["ddp"]["components"]
+    server = plan(*words, "--set", "rl.generation.vllm.mode=server")["stages"]["rl"]["ddp"]
+    assert server["peak"] == made["rl"]["ddp"]["peak"] - 25 * 2**30
+
+
 def test_the_table_reads_without_a_probe(aac: Any):
     result = aac("plan", QUICKSTART, "--cpu")
     assert result.exit_code == 0
