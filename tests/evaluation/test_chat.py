@@ -135,7 +135,7 @@ def test_what_cannot_be_done_is_told(recipe, script, monkeypatch, tmp_path):
     script("")
     with pytest.raises(UsageError, match="--task plays a held-out task"):
         chat.chat_command(recipe, "x", task=0, question="and?")
-    with pytest.raises(UsageError, match=r"nothing\.db does not exist"):
+    with pytest.raises(UsageError, match=r"nothing\.db is no file"):
         chat.chat_command(recipe, "x", question="?", database=tmp_path / "nothing.db")
     monkeypatch.setattr(arena_module, "make_environment", lambda options: worlds.Mute())
     with pytest.raises(UsageError, match="doors takes no questions of your own"):

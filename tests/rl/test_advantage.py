@@ -227,5 +227,5 @@ def test_what_is_no_causal_model_is_refused(tmp_path):
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = BertConfig(vocab_size=size, intermediate_size=16, **shape)
     BertForMaskedLM(config).save_pretrained(folder)
-    with pytest.raises(UsageError, match="both directions"):
+    with pytest.raises(UsageError, match="no language model loads"):
         load_log_ratio(folder, max_tokens=64, length_normalised=True)

@@ -725,9 +725,9 @@ def test_table_names_with_spaces_and_other_case(shop: Path) -> None:
     [
         ([], "holds no questions"),
         (["{"], "line 1: not JSON"),
-        ([GOOD[0], "3"], "line 2: a int was given"),
-        ([{"question": "a"}], "line 1: 'sql' is None"),
-        ([{"question": "", "sql": "SELECT 1"}], "line 1: 'question' is ''"),
+        ([GOOD[0], "3"], "line 2: a number was given"),
+        ([{"question": "a"}], "line 1: sql is missing"),
+        ([{"question": "", "sql": "SELECT 1"}], "line 1: question is ''"),
         ([GOOD[0] | {"extra": 1}], "line 1: unknown key 'extra'"),
         ([GOOD[0] | {"split": "dev"}], "line 1: split is 'dev'"),
         ([GOOD[0], "", GOOD[0]], "line 3: the question is there twice"),
