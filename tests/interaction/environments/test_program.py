@@ -137,7 +137,7 @@ GOOD = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         (GOOD | {"tools": "all"}, "tools must be a list"),
         (GOOD | {"max_tokens": "many"}, "is malformed"),
         (GOOD | {"stream_options": "all"}, "is malformed"),
-        (GOOD | {"messages": [{"role": "assistant", "tool_calls": 5}]}, "has a number as tool_calls"),
+        (GOOD | {"messages": [{"role": "assistant", "tool_calls": 5}]}, "expected a list of calls"),
         (GOOD | {"messages": [{"role": "bob", "content": "x"}]}, "has the role 'bob'"),
     ],
 )
