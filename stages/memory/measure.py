@@ -39,9 +39,10 @@ class Run:
     output: Path
     parents: Mapping[str, Path]
 
-    def of_rank(self, rank: int) -> Run:
-        """Ranks do not share a folder."""
-        return Run(self.stage, self.recipe, self.output / f"rank-{rank}", self.parents)
+    @property
+    def together(self) -> Run:
+        """All ranks in one folder, which the first one fills."""
+        return Run(self.stage, self.recipe, self.output / "rank-0", self.parents)
 
 
 def measured(run: Run, *, processes: int = 1) -> float:
@@ -49,7 +50,7 @@ def measured(run: Run, *, processes: int = 1) -> float:
     port = _free_port()
     with _fresh(processes) as pool:
         ranks = [
-            pool.submit(_measure, run.of_rank(rank), _variables(rank, processes, port))
+            pool.submit(_measure, run.together, _variables(rank, processes, port))
             for rank in range(processes)
         ]
         return max(_result(rank, run.stage) for rank in ranks)
