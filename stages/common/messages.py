@@ -76,7 +76,9 @@ def read_message(place: str, item: Any) -> Message:
     if role is None:
         allowed = ", ".join(_ROLES)
         raise UsageError(f"{place} has the role {given!r}; expected one of {allowed}.")
-    content = _content(place, item.get("value") if item.get("content") is None else item["content"])
+    content = plain_text(
+        place, item.get("value") if item.get("content") is None else item["content"]
+    )
     if given == "function_call":
         content = _written_call(content)
     if role != "assistant":
@@ -86,7 +88,8 @@ def read_message(place: str, item: Any) -> Message:
     return {"role": role, "content": "\n".join(x for x in [content.strip(), *calls] if x)}
 
 
-def _content(place: str, value: Any) -> str:
+def plain_text(place: str, value: Any) -> str:
+    """Text as it is, text blocks joined, None as nothing. UsageError on images and the like."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, Sequence):

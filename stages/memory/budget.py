@@ -173,13 +173,10 @@ def _companions(
     reference = 0 if job.rank else job.model.parameters * precision.weights / share
     scorer = job.judge.trunk_parameters * (2 if job.on_gpu else 4) if job.reward else 0
     critic = job.critic.parameters * job.critic.networks * _CRITIC_BYTES
-    # On a CPU the last turn's cache stays, so that prompts need not be computed again.
-    kept = 0.0 if job.on_gpu else _cache(job, processes, precision)
     found = {
         "reference": reference,
         "reward model": float(scorer),
         "critic": float(critic),
-        "KV cache kept": kept,
         "copy to sample from": job.model.parameters * job.copy_bytes if strategy == "ddp" else 0.0,
     }
     return {name: size for name, size in found.items() if size}

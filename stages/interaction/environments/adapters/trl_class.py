@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from stages.common.errors import UsageError
+from stages.common.messages import plain_text
 from stages.interaction.environments.adapters.adapter import Adapter, task_row
 from stages.interaction.environments.adapters.async_loop import run_async
-from stages.interaction.environments.adapters.contents import plain_text
 from stages.interaction.environments.adapters.entry import build, load_entry
 from stages.interaction.environments.adapters.options import TrlOptions
 from stages.interaction.environments.adapters.randomness import OwnRandomness
@@ -145,8 +145,8 @@ def _with_observation(prompt: Any, said: Any) -> list[Message]:
     """The prompt as text messages, what ``reset`` returned at the end of its last one."""
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
-    messages = [{**m, "content": plain_text(m.get("content"), "prompt")} for m in prompt]
-    messages[-1]["content"] += plain_text(said, "environment.trl: reset")
+    messages = [{**m, "content": plain_text("prompt", m.get("content"))} for m in prompt]
+    messages[-1]["content"] += plain_text("environment.trl: reset", said)
     return messages
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stages.common.errors import UsageError
+from stages.common.messages import plain_text
 from stages.interaction.environments.adapters.async_loop import run_async
-from stages.interaction.environments.adapters.contents import plain_text
 from stages.interaction.trajectory import Message, ToolCall
 
 _NOT_TOOLS = ("reset", "get_reward")
@@ -84,7 +84,7 @@ def _told(name: str, made: Any) -> Message:
     """An exception does not end the episode: examples signal "Game over." so."""
     if isinstance(made, Exception):
         made = {"error": str(made)}
-    content = plain_text(made, f"the tool {name}") if isinstance(made, list) else str(made)
+    content = plain_text(f"the tool {name}", made) if isinstance(made, list) else str(made)
     return {"role": "tool", "name": name, "content": content}
 
 
