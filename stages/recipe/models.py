@@ -17,7 +17,7 @@ from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
 from stages.recipe.monitor import MonitorSection
 from stages.recipe.rewards import RewardsSection
-from stages.recipe.section import Section
+from stages.recipe.section import CheckpointedSection, Section
 from stages.recipe.state import StateSection
 
 
@@ -56,7 +56,7 @@ class ModelSection(Section):
     """A jinja file that replaces the tokenizer's chat template."""
 
 
-class SftSection(Section):
+class SftSection(CheckpointedSection):
     """Stage 1: supervised fine-tuning on (instruction, history, wanted reply)."""
 
     data: Path | None = None
@@ -85,7 +85,7 @@ class SftSection(Section):
     """Any further argument of TRL's SFTConfig."""
 
 
-class RewardSection(Section):
+class RewardSection(CheckpointedSection):
     """Stage 2: reward model on (context, better reply, worse reply), Bradley-Terry."""
 
     data: Path | None = None
@@ -186,7 +186,7 @@ class PpoSection(Section):
         return target
 
 
-class RlSection(Section):
+class RlSection(CheckpointedSection):
     """Stage 3: asymmetric PPO."""
 
     iterations: int = Field(20, ge=1)
@@ -216,7 +216,7 @@ class RlSection(Section):
     monitor: MonitorSection = MonitorSection()
     """Alarms and what is done about them."""
     checkpoint_every: int = Field(0, ge=0)
-    """Iterations between resumable checkpoints; 0: none."""
+    """Iterations between resumable checkpoints; 0: none by count."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's PPOConfig."""
 

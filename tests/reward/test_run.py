@@ -179,7 +179,7 @@ def test_same_seed_same_scores_and_resume_is_exact(
     with pytest.raises(KeyboardInterrupt):
         run(section, ask(sft, tmp_path / "cut"))
     monkeypatch.undo()
-    assert [p.name for p in (tmp_path / "cut/checkpoints").glob("checkpoint-*")] == [kept]
+    assert max(p.name for p in (tmp_path / "cut/checkpoints").iterdir()) == kept
     run(section, ask(sft, tmp_path / "cut"))
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)

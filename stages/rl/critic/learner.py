@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from stages.common.moments import load_optimizer
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
 from stages.rl.critic.cache import EpisodeCache
@@ -274,7 +275,7 @@ class CriticLearner:
         """Inverse of ``state_dict``."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], "critic's")
         self.fits = state["fits"]
 
     def _forward(
