@@ -1,4 +1,4 @@
-"""All that a stage's command imports: loaded once, in the process that the others are forked from."""
+"""All that a stage's command imports: loaded once, where the other processes are forked from."""
 
 import stages.reward.run
 import stages.reward.trainer
