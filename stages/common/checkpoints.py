@@ -70,11 +70,12 @@ def written(target: Path, origin: Origin, notes: Mapping[str, Any]) -> Iterator[
     except AacError:
         raise
     except Exception as error:
+        reason = _reason(error, writing)
         shutil.rmtree(writing.parent, ignore_errors=True)
         raise RunError(
-            f"{target} could not be written ({_reason(error, target.parent)}), so the run ends; "
-            "mend that and run the same command again: it goes on from the last checkpoint that "
-            "was written, if there is one."
+            f"{target} could not be written ({reason}), so the run ends; mend that and run the "
+            "same command again: it goes on from the last checkpoint that was written, if there "
+            "is one."
         ) from error
     shutil.rmtree(writing.parent, ignore_errors=True)
 
@@ -189,17 +190,19 @@ def _seal(folder: Path, content: Mapping[str, Any]) -> None:
         to_disk(path)
 
 
-def _reason(error: Exception, folder: Path) -> str:
-    """What the system says; libraries keep that to themselves, so it is asked again."""
+def _reason(error: Exception, writing: Path) -> str:
+    """What the system says; libraries keep that to themselves, so it is asked again where they
+    came to their end: at the largest file."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    probe = folder / ".probe"
+    files = [path for path in writing.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size, default=writing / "first")
     try:
-        probe.write_bytes(bytes(_PROBE_BYTES))
-        to_disk(probe)
+        with largest.open("ab") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as found:
         return found.strerror or type(found).__name__
-    finally:
-        probe.unlink(missing_ok=True)
     text = (str(error).strip() or "no message").splitlines()[0]
     return f"{type(error).__name__}: {text}"
