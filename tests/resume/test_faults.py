@@ -103,12 +103,13 @@ class Flaky:
 
     def __init__(self) -> None:
         self.calls, self.notes, self.lock = 0, list[str](), threading.Lock()
-        self.real, self.over = SqlEnvironment.step, threading.Event()
+        self.real, self.over, self.cured = SqlEnvironment.step, threading.Event(), False
 
     def step(self, environment: SqlEnvironment, action: Any) -> Any:
         with self.lock:
-            self.calls += 1
-            hangs, raises = self.calls % 100 == 50, self.calls % 10 == 3
+            self.calls += not self.cured
+            hangs = self.calls % 100 == 50 and not self.cured
+            raises = self.calls % 10 == 3 and not self.cured
             self.notes += ["hangs"] * hangs + ["raises"] * raises
         if hangs:
             self.over.wait()
@@ -127,29 +128,40 @@ def test_a_world_that_breaks_and_hangs_costs_its_episodes_and_invents_no_reward(
     monkeypatch.setattr(SqlEnvironment, "step", lambda self, action: flaky.step(self, action))
     threads = {"workers": 16, "isolation": "thread", "step_timeout_s": 5.0}
     options |= {f"environment__{name}": value for name, value in threads.items()}
-    (row,) = world.rl("flaky", **options, rl__evaluation_episodes=1)
+    evaluate = Player.evaluate
+
+    def cured(self: Player, version: int) -> Any:
+        flaky.cured = True
+        return evaluate(self, version)
+
+    monkeypatch.setattr(Player, "evaluate", cured)
+    (row,) = world.rl("flaky", **options)
     flaky.over.set()
     well, kept = (
         {tuple(e["key"]): e for e in map(json.loads, lines(world.root / name))}
         for name in ("well", "flaky")
     )
     assert flaky.notes.count("raises") > 10 and "hangs" in flaky.notes
-    # The evaluation's only episode, three steps at most, may have been struck, too.
-    struck = len(flaky.notes)
-    assert struck - 3 <= row["episode/dropped"] <= struck
-    assert len(kept) == 64 - row["episode/dropped"]
+    assert row["episode/dropped"] == len(flaky.notes)
+    assert len(kept) == 64 - len(flaky.notes)
     for key, episode in kept.items():
-        assert episode == well[key]
+        assert paid(episode) == paid(well[key])
     (healthy,) = rows(world.root / "well")
     assert row["reward/format"] / mean_paid(kept) == pytest.approx(
         healthy["reward/format"] / mean_paid(well)
     )
 
 
+def paid(episode: Any) -> list[Any]:
+    """What was said and what it got. (Log-probs differ in digits: there were fewer rows a batch.)"""
+    ends = [episode[name] for name in ("success", "terminated", "truncated")]
+    return [*ends, *([turn["action"]["text"], turn["rewards"]] for turn in episode["turns"])]
+
+
 def mean_paid(episodes: dict[Any, Any]) -> float:
     """Raw ``format`` components per episode."""
-    paid = [sum(t["rewards"].get("format", 0.0) for t in e["turns"]) for e in episodes.values()]
-    return sum(paid) / len(paid)
+    sums = [sum(t["rewards"].get("format", 0.0) for t in e["turns"]) for e in episodes.values()]
+    return sum(sums) / len(sums)
 
 
 def lines(folder: Path) -> list[str]:
@@ -180,7 +192,8 @@ def small_disk(place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", place], check=True)
+        # Lazily: weights that were read may still be mapped into memory.
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 @pytest.mark.parametrize("stage", ["sft", "rl"])
