@@ -88,7 +88,7 @@ def prune(folder: Path, keep: int) -> None:
 
 def fault(checkpoint: Path) -> str:
     """In a few words why a checkpoint is not as it was written; '' where it is."""
-    if not (checkpoint / SEAL).is_file():
+    if not is_sealed(checkpoint):
         return f"it has no {SEAL}"
     try:
         sealed: Mapping[str, Any] = read_json(checkpoint / SEAL)["files"]
@@ -137,6 +137,11 @@ def named_checkpoint(path: Path) -> Path:
             "or give 'auto' or 'never'."
         )
     return path
+
+
+def is_sealed(checkpoint: Path) -> bool:
+    """Whether it was written to its end, whatever became of it since."""
+    return (checkpoint / SEAL).is_file()
 
 
 def notes_of(checkpoint: Path) -> dict[str, Any]:

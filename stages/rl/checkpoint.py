@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stages.common.checkpoints import Origin, all_checkpoints, notes_of, prune
+from stages.common.checkpoints import Origin, all_checkpoints, is_sealed, notes_of, prune
 from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.errors import UsageError
 from stages.common.run_folder import RunFolder
@@ -72,7 +72,8 @@ def save_checkpoint(
 
 def keep_pool_of(folder: RunFolder, pool: ExperiencePool) -> None:
     """Let the pool's files stay as far back as the run's checkpoints reach."""
-    pool.keep_from(min(notes_of(c)[POOL_FROM] for c in all_checkpoints(folder.checkpoints)))
+    reach = [notes_of(c)[POOL_FROM] for c in all_checkpoints(folder.checkpoints) if is_sealed(c)]
+    pool.keep_from(min(reach))
 
 
 def load_checkpoint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,11 @@ class Saving:
         checkpoint = self.folder.checkpoint(belongings.origin)
         if checkpoint is None:
             self.pool.restore(before=0)
-            self._leave_trajectories(0)
+            self._leave_until(0)
             return None
         extra = load_checkpoint(checkpoint, self.trainer, self.baseline, self.pool, belongings)
         self._saved = self.trainer.progress.iteration
-        self._leave_trajectories(self._saved)
+        self._leave_until(self._saved)
         if self.folder.ranks.main:
             keep_pool_of(self.folder, self.pool)
         return extra
@@ -107,16 +106,15 @@ class Saving:
                 "needs; give that run's folder as --output-dir."
             )
 
-    def _leave_trajectories(self, iteration: int) -> None:
-        """Those of the first iterations stay, what comes after them is played again."""
+    def _leave_until(self, iteration: int) -> None:
+        """What the first iterations wrote stays; what came after them is written again."""
         if not self.folder.ranks.main:
             return
-        folder = self.folder.path / "trajectories"
-        for file in folder.glob("*.jsonl"):
-            if int(file.stem) >= iteration:
+        for file in (self.folder.path / "trajectories").glob("*.jsonl"):
+            if file.stem.isdigit() and int(file.stem) >= iteration:
                 file.unlink()
-        if not iteration:
-            shutil.rmtree(folder, ignore_errors=True)
+        if iteration == 0:
+            self._belongings().best.unlink(missing_ok=True)
 
 
 class Stoppable:

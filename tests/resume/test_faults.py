@@ -153,7 +153,7 @@ def test_a_world_that_breaks_and_hangs_costs_its_episodes_and_invents_no_reward(
 
 
 def paid(episode: Any) -> list[Any]:
-    """What was said and what it got. (Log-probs differ in digits: there were fewer rows a batch.)"""
+    """What was said and what it got. (Log-probs differ in digits, as batches were smaller.)"""
     ends = [episode[name] for name in ("success", "terminated", "truncated")]
     return [*ends, *([turn["action"]["text"], turn["rewards"]] for turn in episode["turns"])]
 

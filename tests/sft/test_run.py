@@ -175,19 +175,52 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert steps == sorted(steps) and steps.count(8) == 2  # the last loss, and the validation
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"checkpoint_every": 3}, [3]),  # a quarter of eight steps would be two
+        ({"checkpoint_every": 1, "checkpoints_kept": 3}, [2, 3, 4]),
+        ({"checkpoint_every": 100, "checkpoint_minutes": 1e-6}, [3, 4]),
+        ({"checkpoint_every": 100, "checkpoint_minutes": 0}, []),
+    ],
+)
 def test_checkpoints_come_as_often_as_asked(
-    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path,
+    dialogues: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    kept: list[int],
 ) -> None:
-    """A quarter of eight steps would leave checkpoint-4."""
-    section = recipe(llama, data=dialogues, steps=8, checkpoint_every=3)
-    run(section, RunRequest(tmp_path / "whole"))
+    section = recipe(llama, data=dialogues, steps=8, **options)
     with cut_after(monkeypatch, 5):
         run(section, RunRequest(tmp_path / "cut"))
-    kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
-    assert kept == ["checkpoint-3"]
+    found = sorted(path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*"))
+    assert found == [f"checkpoint-{step}" for step in kept]
+
+
+def test_when_state_was_saved_changes_nothing(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be saved at other times when the run goes on: that is not another recipe."""
+    section = recipe(llama, data=dialogues, steps=8)
+    run(section, RunRequest(tmp_path / "whole"))
+    with cut_after(monkeypatch, 5):
+        run(
+            recipe(llama, data=dialogues, steps=8, checkpoint_every=3), RunRequest(tmp_path / "cut")
+        )
     assert run(section, RunRequest(tmp_path / "cut"))["steps"] == 8
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)
+    with cut_after(monkeypatch, 5):
+        run(section, RunRequest(tmp_path / "other"))
+    for change in ({"learning_rate": 1e-4}, {"batch_size": 4}):
+        with pytest.raises(UsageError, match="checkpoint-4 was made with another recipe"):
+            run(recipe(llama, data=dialogues, steps=8, **change), RunRequest(tmp_path / "other"))
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_text("".join(dialogues.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match="was made with other training data"):
+        run(recipe(llama, data=fewer, steps=8), RunRequest(tmp_path / "other"))
 
 
 def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Path) -> None:
