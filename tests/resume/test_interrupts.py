@@ -24,11 +24,6 @@ from tests.resume.processes import Command, aac
 UNITS = {"sft": "step", "reward": "step", "rl": "iteration"}
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("interrupts"))
-
-
 def goes_on(said: str) -> list[str]:
     """The words of the command that the last line names, less ``aac``."""
     line = said.splitlines()[-1]

@@ -9,11 +9,6 @@ import pytest
 from tests.resume.lab import STAGES, Lab, assert_same, kills
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("kills"))
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_twice(stage: str, lab: Lab, tmp_path: Path) -> None:
     for folder in kills(lab, stage, tmp_path, count=2, seed=0):

@@ -22,11 +22,6 @@ from tests.resume.lab import CLOCK, NEVER, Lab, assert_same, figures
 CLOSE = 1e-6
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("several"))
-
-
 def started(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "aacli", *words],
