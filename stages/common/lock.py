@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -39,10 +39,10 @@ def lock(folder: Path) -> None:
         if path.exists() and _number(path) == _number(file.fileno()):
             break
         file.close()  # whoever had it has removed the file meanwhile
-    file.truncate(0)
-    file.write(f"process {os.getpid()} of {socket.gethostname()}")
-    file.flush()
     _held[_number(path)] = file
+    with suppress(OSError):  # who it is helps a person, but no more
+        file.truncate(0)
+        os.write(file.fileno(), f"process {os.getpid()} of {socket.gethostname()}".encode())
 
 
 def unlock(folder: Path) -> None:

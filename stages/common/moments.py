@@ -10,6 +10,11 @@ from torch import Tensor
 
 from stages.common.errors import UsageError
 
+SHAPED = frozenset(
+    ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
+)
+"""Moments that have their parameter's shape, by torch's names. Factored or quantised ones differ."""
+
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], whose: str) -> None:
     """``load_state_dict``, which looks at no moment itself. UsageError where one does not fit."""
@@ -19,8 +24,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], w
 
 
 def check_moments(state: Mapping[str, Any], shapes: Sequence[torch.Size], whose: str) -> None:
-    """UsageError unless every tensor that a saved state holds for parameter k is finite, and a
-    number or of the k-th of ``shapes``. ``whose``: in words, for the message."""
+    """UsageError unless every moment that a saved state holds for parameter k is finite and of the
+    k-th of ``shapes``. ``whose``: in words, for the message."""
     count = sum(len(group["params"]) for group in state["param_groups"])
     if count != len(shapes):
         raise UsageError(
@@ -32,16 +37,16 @@ def check_moments(state: Mapping[str, Any], shapes: Sequence[torch.Size], whose:
 
 
 def check_tensors(moments: Iterable[tuple[str, Any]], shape: torch.Size, where: str) -> None:
-    """UsageError unless each tensor is finite, and a number or of this shape."""
+    """UsageError unless each tensor is finite, and of this shape where it should be."""
     for name, value in moments:
         if not isinstance(value, Tensor):
             continue
-        if value.numel() > 1 and value.shape != shape:
+        if name in SHAPED and value.shape != shape:
             raise UsageError(
                 f"the checkpoint's {where}: {name} has the shape {tuple(value.shape)}, expected "
                 f"{tuple(shape)}; {_CURE}"
             )
-        if not torch.isfinite(value).all():
+        if value.is_floating_point() and not torch.isfinite(value).all():
             raise UsageError(f"the checkpoint's {where}: {name} is not finite; {_CURE}")
 
 

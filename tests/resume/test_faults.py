@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from stages.common.trl_trainer import RunLog
 from stages.interaction.environments.sql.environment import SqlEnvironment
 from stages.rl.assembly import Player
 from tests.adapted import World, rows, tensors
+from tests.disks import largest_file, small_disk
 
 RL = {"rl__iterations": 4, "rl__checkpoint_every": 1, "rl__evaluate_every": 0}
 SFT = {"sft__steps": 4, "sft__checkpoint_every": 1}
@@ -171,38 +169,13 @@ def lines(folder: Path) -> list[str]:
 # ---- the disk
 
 
-@contextmanager
-def small_files(largest: int) -> Iterator[None]:
-    """No file of this process may grow beyond this: the way that needs no rights."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """A file system of its own for a folder."""
-    size = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", place]
-    done = subprocess.run(size, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"this user may not mount a file system: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        # Lazily: weights that were read may still be mapped into memory.
-        subprocess.run(["umount", "-l", place], check=True)
-
-
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_a_checkpoint_that_cannot_be_written(stage: str, world: World, tmp_path: Path) -> None:
     folder = tmp_path / stage
     cut(world, stage, folder)
     # What is small (metrics, the pool) can still be written, a checkpoint's largest file cannot.
     files = (folder / "checkpoints/checkpoint-2").iterdir()
-    with small_files(max(file.stat().st_size for file in files) - 1):
+    with largest_file(max(file.stat().st_size for file in files) - 1):
         result = again(world, stage, folder)
     assert result.exit_code == 1, result.stderr
     assert_no_room(result.stderr, "File too large")
@@ -212,7 +185,7 @@ def test_a_checkpoint_that_cannot_be_written(stage: str, world: World, tmp_path:
 
 
 def test_a_disk_that_is_full(world: World, tmp_path: Path) -> None:
-    with small_disk(tmp_path):
+    with small_disk(tmp_path, "24m"):
         folder = tmp_path / "rl"
         cut(world, "rl", folder)
         room = sum(f.stat().st_size for f in (folder / "checkpoints/checkpoint-2").iterdir())
