@@ -13,7 +13,7 @@ from stages.common.errors import UsageError
 SHAPED = frozenset(
     ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
 )
-"""Moments that have their parameter's shape, by torch's names. Factored or quantised ones differ."""
+"""Moments of their parameter's shape, by torch's names. Factored or quantised ones differ."""
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], whose: str) -> None:
