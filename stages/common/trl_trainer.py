@@ -20,6 +20,7 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import integration_utils
 
 from stages.common.adapters import has_adapters
+from stages.common.best import BEST, BestWeights
 from stages.common.checkpoints import WRITING, Origin, prune
 from stages.common.engine import whole_tensors
 from stages.common.errors import RunError, UsageError
@@ -31,7 +32,7 @@ from stages.common.run_folder import MetricsWriter, RunFolder
 from stages.common.save_points import SavePoints
 from stages.common.sharding import check_partitioned, is_sharded, mode
 
-LOGGED = "logged-{}.json"
+NOTED = "noted-{}.json"
 """In a checkpoint, for each process: what it has gathered for the next line of metrics."""
 LOG_EVERY = 25
 """Optimizer steps between two lines of metrics."""
@@ -69,6 +70,7 @@ class Saving:
     origin: Origin
     points: SavePoints
     keep: int
+    best: BestWeights | None = None
 
 
 class StageTrainer:
@@ -111,7 +113,7 @@ class StageTrainer:
             ranks.wait()  # under ZeRO each process writes its share
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
             place = Path(self._get_output_dir(trial)) / f"checkpoint-{step}"
-            (place / LOGGED.format(ranks.rank)).write_text(json.dumps(self._logged()), "utf-8")
+            (place / NOTED.format(ranks.rank)).write_text(json.dumps(self._noted(place)), "utf-8")
             ranks.wait()
         if ranks.main:
             prune(saving.folder.checkpoints, saving.keep)
@@ -128,46 +130,62 @@ class StageTrainer:
                 where = f"optimizer, parameter {number}"
                 check_tensors(moments.items(), parameter.shape, where)
 
-    def _logged(self) -> dict[str, Any]:
-        """Sums since the last line of metrics, which transformers leaves out of a checkpoint."""
+    def _noted(self, place: Path) -> dict[str, Any]:
+        """What transformers leaves out of a checkpoint: sums since the last line of metrics, and
+        the best weights."""
         ours: Any = self
         return {
             "loss": ours._tr_loss.item(),
             "last": ours._globalstep_last_logged,
             "tokens": ours._total_train_tokens,
             "means": {name: list(values) for name, values in ours._metrics["train"].items()},
+            "best": self.saving.best.save(place) if self.saving.best else None,
         }
 
-    def load_logged(self, checkpoint: Path) -> None:
+    def load_noted(self, checkpoint: Path) -> None:
         """Inverse of what ``_save_checkpoint`` noted, once transformers has set all to nothing."""
         ours: Any = self
-        file = checkpoint / LOGGED.format(self.saving.folder.ranks.rank)
+        file = checkpoint / NOTED.format(self.saving.folder.ranks.rank)
         noted = json.loads(file.read_text("utf-8"))
         ours._tr_loss += noted["loss"]
         ours._globalstep_last_logged = noted["last"]
         ours._total_train_tokens = noted["tokens"]
         for name, values in noted["means"].items():
             ours._metrics["train"][name] = values
+        if self.saving.best:
+            self.saving.best.load(checkpoint, noted["best"])
 
 
 def run_training(
-    trainer: Any, folder: RunFolder, origin: Origin, *, every: int, minutes: float, keep: int
+    trainer: Any,
+    folder: RunFolder,
+    origin: Origin,
+    *,
+    every: int,
+    minutes: float,
+    keep: int,
+    loss: Callable[[], float] | None = None,
 ) -> dict[str, float]:
     """All steps, from the folder's newest checkpoint on; how many there were, and seconds.
 
-    Checkpoints come ``every`` so many steps and ``minutes``, and ``keep`` of them stay. Raises
-    UsageError for a checkpoint of another ``origin``, Interrupted where somebody stopped the run.
+    Checkpoints come ``every`` so many steps and ``minutes``, and ``keep`` of them stay. With a
+    held-out ``loss`` it is measured ``every`` so many steps, and the best weights are handed over.
+    Raises UsageError for a checkpoint of another ``origin``, Interrupted where somebody stopped it.
     """
     origin = replace(origin, launch={"processes": world_size(), "mode": mode()})
     points = SavePoints(every=every, minutes=minutes, ranks=folder.ranks)
-    trainer.saving = Saving(folder, origin, points, keep)
+    best = None
+    if loss is not None:
+        best = BestWeights(trainer.model, folder.path / "best" / BEST, folder.ranks, loss)
+    trainer.saving = Saving(folder, origin, points, keep, best)
     checkpoint = folder.checkpoint(origin)
     trainer.add_callback(_Saves(trainer, checkpoint))
     started = time.perf_counter()
     with deferred():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
-    return {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+    figures = {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+    return figures | (best.restore() if best else {})
 
 
 class _Saves(TrainerCallback):
@@ -178,13 +196,18 @@ class _Saves(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._checkpoint is not None:
-            self._trainer.load_logged(self._checkpoint)
+            self._trainer.load_noted(self._checkpoint)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        due = self._trainer.saving.points.due(state.global_step)
+        saving, step = self._trainer.saving, state.global_step
+        last = step >= state.max_steps
+        if saving.best and (last or step % saving.points.every == 0):
+            log = control.should_log  # transformers takes any line of metrics for the one it owes
+            saving.best.look(step)
+            control.should_log = log
+        due = saving.points.due(step)
         # After the last step there is nothing to go on with, unless the run is to stop here.
-        last = state.global_step >= state.max_steps
-        control.should_save = due and (not last or self._trainer.saving.points.interrupted())
+        control.should_save = due and (not last or saving.points.interrupted())
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._trainer.saving.points.interrupted():

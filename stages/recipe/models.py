@@ -81,8 +81,21 @@ class SftSection(CheckpointedSection):
     """Share of the dialogues held out for the validation loss."""
     checkpoint_every: int = Field(0, ge=0)
     """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights are handed over: the last, or those with the lowest validation loss, which is
+    then measured every checkpoint_every steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's SFTConfig."""
+
+    @field_validator("keep")
+    @classmethod
+    def _measured_somewhere(cls, keep: str, info: ValidationInfo) -> str:
+        if keep == "best" and info.data.get("validation_fraction") == 0:
+            raise ValueError(
+                "best is by the validation loss, but sft.validation_fraction is 0; set it above 0, "
+                "or keep the last"
+            )
+        return keep
 
 
 class RewardSection(CheckpointedSection):
@@ -115,6 +128,9 @@ class RewardSection(CheckpointedSection):
     """Longest row in tokens; longer contexts lose their middle, never the judged reply."""
     checkpoint_every: int = Field(0, ge=0)
     """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights are handed over: the last, or those with the lowest held-out loss, which is
+    then measured every checkpoint_every steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's RewardConfig."""
 

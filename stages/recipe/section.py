@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +24,8 @@ class CheckpointedSection(Section):
     """How many of the newest checkpoints stay, in case the last one is damaged."""
 
 
-def deciding(section: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a dumped section decides a run's numbers: not when its state is saved."""
-    return {name: value for name, value in section.items() if not name.startswith("checkpoint")}
+def deciding(section: CheckpointedSection) -> dict[str, Any]:
+    """What of a section decides a run's numbers: not where its data lies, nor when its state is
+    saved."""
+    content = section.model_dump(mode="json", exclude={"data"})
+    return {name: value for name, value in content.items() if not name.startswith("checkpoint")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,9 +110,11 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
 def _origin(recipe: Recipe, prepared: Prepared, parents: dict[str, str]) -> Origin:
     """What checkpoints are made from; the data by its rows, wherever they came from."""
     parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
-    section = deciding(recipe.reward.model_dump(mode="json", exclude={"data"}))
+    section, every = recipe.reward, 0
+    if section.keep == "best":
+        every = section.checkpoint_every  # decides what the best is chosen from
     data = fingerprint([row for _, row in prepared.gathered.records])
-    return Origin(fingerprint([parts, section]), data, parents)
+    return Origin(fingerprint([parts, deciding(section), every]), data, parents)
 
 
 def prepare(
@@ -178,9 +180,9 @@ def train(
 ) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
     from stages.common.trl_trainer import RunLog, precision, run_training
-    from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
+    from stages.reward.trainer import METRICS, make_dataset, make_trainer
 
-    pairs = prepared.pairs
+    pairs, best = prepared.pairs, recipe.reward.keep == "best"
     weights, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)
     model = _new_model(recipe, prepared, weights)
     config = _config(recipe, folder, model, len(pairs.train), autocast)
@@ -188,6 +190,13 @@ def train(
     with progress("reward", config.max_steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
         trainer = make_trainer(model, prepared.tokenizer, config, dataset, [log])
+
+        def measured() -> dict[str, Any]:
+            found = _held_out(model, pairs)
+            numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+            folder.metrics.write(trainer.state.global_step, _named(numbers))
+            return found
+
         done = run_training(
             trainer,
             folder,
@@ -195,16 +204,25 @@ def train(
             every=recipe.reward.checkpoint_every or max(config.max_steps // 4, 1),
             minutes=recipe.reward.checkpoint_minutes,
             keep=recipe.reward.checkpoints_kept,
+            loss=(lambda: float(measured()["held_out_loss"])) if best else None,
         )
+        return model, done | measured()
+
+
+def _held_out(model: Any, pairs: Pairs) -> dict[str, Any]:
+    """Figures on the held-out pairs."""
+    from stages.reward.trainer import pair_figures, pair_scores
+
     difference = np.array([pair.length_difference for pair in pairs.held_out])
-    figures = pair_figures(*pair_scores(model, pairs.held_out), difference)
-    numbers = {
+    return pair_figures(*pair_scores(model, pairs.held_out), difference)
+
+
+def _named(figures: Mapping[str, float]) -> dict[str, float]:
+    """Under the names of metrics.jsonl."""
+    return {
         f"reward/held_out_{name.removeprefix('held_out_')}": value
         for name, value in figures.items()
-        if isinstance(value, float)
     }
-    folder.metrics.write(trainer.state.global_step, numbers)
-    return model, done | figures
 
 
 def adapters_of(recipe: Recipe) -> LoraSection | None:

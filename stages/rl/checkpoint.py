@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from stages.common.best import BEST
 from stages.common.checkpoints import Origin, all_checkpoints, is_sealed, notes_of, prune
 from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.errors import UsageError
@@ -24,7 +25,7 @@ from stages.rl.baselines import Baseline
 from stages.rl.pool import ExperiencePool, read_trajectories, write_trajectories
 from stages.rl.trainer import AsymmetricPPOTrainer, Progress
 
-STATE, WAITING, BEST = "state.pt", "waiting.jsonl", "best.safetensors"
+STATE, WAITING = "state.pt", "waiting.jsonl"
 POOL_FROM = "pool_from"
 """Note of a checkpoint: the oldest iteration whose episodes it needs of the pool."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from stages.common.best import read_weights, write_weights
 from stages.common.checkpoints import Origin
 from stages.common.console import progress, say, warn
 from stages.common.engine import load_whole_tensors, whole_tensors
@@ -218,7 +219,7 @@ class Session:
         """Put the best actor's weights back, if any were kept; in words, which."""
         if not self.best or not self._keeps_best:
             return ""
-        load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
+        load_whole_tensors(self.trainer.learned, read_weights(self._best_weights))
         step, success = self.best["step"], self.best["success"]
         return f"the actor of iteration {step} with held-out success {success:.2f}"
 
@@ -259,7 +260,7 @@ class Session:
             if self._keeps_best:
                 best = whole_tensors(self.trainer.learned)
                 if self.ranks.main:
-                    _write_weights(best, self._best_weights)
+                    write_weights(best, self._best_weights)
                 self.ranks.wait()
         return {
             "evaluation/success": figures["success"],
@@ -270,19 +271,4 @@ class Session:
 
 def _origin(recipe: Recipe, used: Mapping[str, str]) -> Origin:
     parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
-    return Origin(fingerprint([parts, deciding(recipe.rl.model_dump(mode="json"))]), parents=used)
-
-
-def _write_weights(weights: dict[str, Tensor], file: Path) -> None:
-    from safetensors.torch import save_file
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    save_file(weights, partial)
-    partial.replace(file)
-
-
-def _read_weights(file: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(file)
+    return Origin(fingerprint([parts, deciding(recipe.rl)]), parents=used)

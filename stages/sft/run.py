@@ -110,9 +110,11 @@ def gather(
 def _origin(recipe: Recipe, rows: SftRows) -> Origin:
     """What checkpoints are made from; the data by what is learned, wherever it came from."""
     parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
-    section = deciding(recipe.sft.model_dump(mode="json", exclude={"data"}))
+    section, every = recipe.sft, 0
+    if section.keep == "best":
+        every = section.checkpoint_every  # decides what the best is chosen from
     data = fingerprint([row.input_ids for row in rows.train])
-    return Origin(fingerprint([parts, section]), data)
+    return Origin(fingerprint([parts, deciding(section), every]), data)
 
 
 def train(
@@ -134,7 +136,11 @@ def train(
     with progress("sft", recipe.sft.steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
         trainer = make_trainer(model, tokenizer, config, dataset, [log])
-        section = recipe.sft
+        section, held_out = recipe.sft, make_dataset(sorted(rows.validation, key=len))
+
+        def loss() -> float:
+            return float(trainer.evaluate(held_out)["eval_loss"])
+
         figures = run_training(
             trainer,
             folder,
@@ -142,9 +148,9 @@ def train(
             every=section.checkpoint_every or max(section.steps // 4, 1),
             minutes=section.checkpoint_minutes,
             keep=section.checkpoints_kept,
+            loss=loss if section.keep == "best" else None,
         )
-        held_out = sorted(rows.validation, key=len)
-        found = trainer.evaluate(make_dataset(held_out)) if held_out else {}
+        found = trainer.evaluate(held_out) if len(held_out) else {}
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     figures |= {"loss": losses[-1]} if losses else {}
     return figures | {
@@ -182,6 +188,11 @@ def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -
         validation_fraction=recipe.sft.validation_fraction,
         generator=keyed_generator(recipe.seed, HELD_OUT),
     )
+    if recipe.sft.keep == "best" and not rows.validation:
+        raise UsageError(
+            "sft.keep is best, but none of the dialogues is held out; raise "
+            "sft.validation_fraction, or keep the last."
+        )
     if rows.dropped:
         warn(f"{rows.dropped} rows dropped: a reply alone is longer than {length} tokens.")
     return rows

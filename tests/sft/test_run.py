@@ -223,6 +223,30 @@ def test_when_state_was_saved_changes_nothing(
         run(recipe(llama, data=fewer, steps=8), RunRequest(tmp_path / "other"))
 
 
+def test_the_best_weights_are_kept_and_survive_a_kill(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that learns the training rows by heart makes the held-out ones worse in the end."""
+    options = {"steps": 12, "checkpoint_every": 2, "learning_rate": 0.03}
+    last = run(recipe(llama, data=dialogues, **options), RunRequest(tmp_path / "last"))
+    section = recipe(llama, data=dialogues, keep="best", **options)
+    summary = run(section, RunRequest(tmp_path / "best"))
+    rows = map(json.loads, (tmp_path / "best/metrics.jsonl").read_text().splitlines())
+    losses = [row["sft/validation_loss"] for row in rows if "sft/validation_loss" in row]
+    assert len(losses) == 7 and min(losses) == summary["best_loss"] < last["validation_loss"]
+    assert summary["best_step"] == 2 * (losses.index(min(losses)) + 1) < 12
+    assert losses[-1] == pytest.approx(min(losses))  # of what is handed over
+    assert losses[-2] == pytest.approx(last["validation_loss"])  # training noticed nothing
+    with cut_after(monkeypatch, summary["best_step"] + 3):
+        run(section, RunRequest(tmp_path / "cut"))
+    run(section, RunRequest(tmp_path / "cut"))
+    one, two = weights(tmp_path / "best"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not (tmp_path / "cut/best").exists()
+    with pytest.raises(ValueError, match="validation_fraction is 0"):
+        recipe(llama, data=dialogues, keep="best", validation_fraction=0)
+
+
 def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Path) -> None:
     out = tmp_path / "sft"
     summary = run(recipe(llama, data=dialogues), RunRequest(out, dry_run=True))
