@@ -88,12 +88,8 @@ class Session:
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
-        self.player = assembly.Player(
-            recipe,
-            self.trainer,
-            build_reviewer(recipe, self.baseline, self.rewarding),
-            sft=sft,
-        )
+        reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
+        self.player = assembly.Player(recipe, self.trainer, reviewer, sft=sft)
         self.remedies = self._remedies()
         self._origin = _origin(recipe, used or {})
         self.saving = self._saving()
