@@ -6,7 +6,8 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,22 @@ class Lab:
 
 def while_writing(command: Command, folder: Path, rng: random.Random) -> bool:
     """Kill within a checkpoint's write; False: the run was over before."""
-    found = command.until((folder / "checkpoints/.writing").exists)
+    found = command.until(begins(folder))
     time.sleep(rng.uniform(0, 0.02))
     return found and killed(command)
+
+
+def begins(folder: Path) -> Callable[[], bool]:
+    """Whether a checkpoint's write has begun since now; a kill may have left another's folder."""
+    place = folder / "checkpoints/.writing"
+
+    def seen() -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            return place.stat().st_ino, place.stat().st_ctime_ns
+        return None
+
+    before = seen()
+    return lambda: seen() not in (None, before)
 
 
 def anywhere(command: Command, seconds: float, rng: random.Random) -> bool:
