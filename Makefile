@@ -26,7 +26,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup quickstart sft reward rl eval bench bench-states base plan-check device-check lint \
-	test test-full test-server clean
+	test test-full test-resume test-server clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -101,10 +101,13 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: lint ## lint, types, and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not full and not server" --durations=10
+	$(BIN)/python -m pytest -m "not full and not server and not resume" --durations=10
 
-test-full: lint ## everything but make test-server
-	$(BIN)/python -m pytest -m "not server" --durations=10
+test-full: lint ## everything but make test-server and make test-resume
+	$(BIN)/python -m pytest -m "not server and not resume" --durations=10
+
+test-resume: $(STAMP) ## runs killed at random moments, in one process and in two, end all the same
+	$(BIN)/python -m pytest -m resume tests/resume --durations=10
 
 test-server: $(STAMP) ## a model as customer and judge, against a real server on this machine
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,server]"

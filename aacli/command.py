@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import json
 import os
+import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -17,12 +19,13 @@ from typing import Any, get_type_hints
 
 import typer
 
-from aacli.options import Basics
-from stages.common import console
+from aacli.options import Basics, StageOptions, StudyOptions
+from stages.common import console, interrupts
 from stages.common.errors import AacError
 from stages.common.ranks import launched, own_rank
 
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def command(
@@ -93,15 +96,14 @@ def _guarded(call: Callable[[], None], options: Basics) -> None:
     # With --debug a person wants to see what the libraries say.
     quiet = nullcontext() if options.debug else console.quiet_libraries(None)
     try:
-        with quiet, _one_voice(options):
+        with interrupts.listening(), quiet, _one_voice(options):
             call()
             _part()
     except (typer.Exit, typer.Abort):
         raise
-    except KeyboardInterrupt:
-        _complain(
-            "interrupted; the same command goes on from the last checkpoint, if there is one."
-        )
+    except KeyboardInterrupt as stopped:
+        _trace(options)
+        _complain(_interrupted(stopped, options))
         raise typer.Exit(INTERRUPTED) from None
     except AacError as error:
         _trace(options)
@@ -131,7 +133,36 @@ def _part() -> None:
         leave()
 
 
+def _interrupted(stopped: KeyboardInterrupt, options: Basics) -> str:
+    """What was saved; of what trains, the command that goes on. (A launcher tells that itself.)"""
+    saved = str(stopped) or "nothing new is saved"
+    if launched():
+        return saved
+    if not isinstance(options, StageOptions | StudyOptions):
+        return "interrupted."
+    return f"interrupted: {saved}; go on with: {going_on(sys.argv[1:], options)}"
+
+
+def going_on(words: Sequence[str], options: Basics) -> str:
+    """The command that goes on where this one stopped: without what would start anew.
+
+    A study knows no half-done overwriting, so it is told to overwrite again.
+    """
+    drop = {"--resume"} | ({"--overwrite"} if isinstance(options, StageOptions) else set())
+    kept, skip = [], False
+    for word in words:
+        if not skip and word.split("=")[0] not in drop:
+            kept.append(word)
+        skip = not skip and word == "--resume"
+    return shlex.join(["aac", *kept])
+
+
 def _unexpected(error: Exception, options: Basics) -> str:
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return (
+            f"{error.filename or 'a file'} could not be written ({error.strerror}); make room and "
+            "run the same command again: it goes on from the last checkpoint, if there is one."
+        )
     first_line = (str(error).strip() or "no message").splitlines()[0]
     text = f"the run failed ({type(error).__name__}: {first_line})"
     return text + ("." if options.debug else "; run again with --debug for the stack trace.")
@@ -148,7 +179,8 @@ def _complain(sentence: str) -> None:
     Whatever it was made of, it comes as one line that ends like a sentence.
     """
     sentence = " ".join(sentence.split())
-    sentence += "" if sentence.endswith(".") else "."
+    # A command is to be copied as it stands.
+    sentence += "" if sentence.endswith(".") or "go on with: " in sentence else "."
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if launched() and file:
         Path(file).write_text(json.dumps(_told(sentence)), encoding="utf-8")

@@ -16,8 +16,10 @@ from typing import Any
 
 from stages.common.console import say, show, warn
 from stages.common.errors import HandoffError, UsageError
+from stages.common.files import read_json, write_json
+from stages.common.lock import locked
 from stages.common.manifest import Manifest, read_manifest, verify_parent
-from stages.common.run_folder import RunRequest, check_place, is_finished, read_json, write_json
+from stages.common.run_folder import RunRequest, check_place, is_finished, replaced
 from stages.common.seeding import set_threads
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.run import (
@@ -36,6 +38,8 @@ from stages.rl.run import load_reviewer, review_demonstrations
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
 """Stages in their order, and the stages each is built on."""
 FOOLS = ("null", "random", "most_frequent")
+ANEW = ".overwrite.json"
+"""Stages that ``--overwrite`` has still to do anew."""
 SECTIONS = {
     "sft": ("seed", "model", "environment", "state", "sft"),
     "reward": ("seed", "model", "environment", "state", "reward"),
@@ -84,17 +88,19 @@ def run(recipe: Recipe, request: RunRequest, run_stage: StageRunner = run_here) 
     if request.dry_run:
         return pipeline.dry_run()
     request.output_dir.mkdir(parents=True, exist_ok=True)
-    set_threads(recipe.threads)
-    pipeline.baselines()
-    pipeline.stage("sft")
-    pipeline.evaluate("sft")
-    if "reward" in pipeline.stages:
-        pipeline.stage("reward")
-    if recipe.evaluation.readiness:
-        pipeline.readiness()
-    pipeline.stage("rl")
-    pipeline.evaluate("rl")
-    return pipeline.finish()
+    with locked(request.output_dir):
+        set_threads(recipe.threads)
+        pipeline.begin()
+        pipeline.baselines()
+        pipeline.stage("sft")
+        pipeline.evaluate("sft")
+        if "reward" in pipeline.stages:
+            pipeline.stage("reward")
+        if recipe.evaluation.readiness:
+            pipeline.readiness()
+        pipeline.stage("rl")
+        pipeline.evaluate("rl")
+        return pipeline.finish()
 
 
 class Pipeline:
@@ -115,6 +121,7 @@ class Pipeline:
         self._seconds_saved = 0.0
         """What the stages that are not run again took when they ran."""
         self._loaded: tuple[tuple[str, ActorSection], LoadedActor] | None = None
+        self._anew = self._to_be_done_anew()
 
     @cached_property
     def tasks(self) -> HeldOut:
@@ -135,6 +142,10 @@ class Pipeline:
             show(f"{name}: in order")
         return {}
 
+    def begin(self) -> None:
+        """Note which stages are to be done anew, so that an interrupted run knows it, too."""
+        self._save_anew()
+
     def stage(self, name: str) -> None:
         """Run a stage, unless it is finished and still fits what it was built on."""
         if self._is_done(name):
@@ -148,6 +159,8 @@ class Pipeline:
             start = time.perf_counter()
             figures = self._run_stage(name, self.recipe, self._stage_request(name))
             figures = dict(figures) | {"seconds": round(time.perf_counter() - start, 1)}
+            self._anew.discard(name)
+            self._save_anew()
         self.summary["stages"][name] = figures
         self._save()
 
@@ -227,13 +240,38 @@ class Pipeline:
         write_json(self.root / "summary.json", self.summary)
 
     def _is_done(self, name: str) -> bool:
-        return is_finished(self.root / name) and not self.request.overwrite
+        return is_finished(self.root / name) and name not in self._anew
+
+    def _to_be_done_anew(self) -> set[str]:
+        """All stages under ``overwrite``; else those that an interrupted run left to be redone.
+
+        A stage whose old folder waits aside has begun anew: it goes on like any other.
+        """
+        if self.request.overwrite:
+            return set(self.stages)
+        if not (self.root / ANEW).is_file():
+            return set()
+        left = set(read_json(self.root / ANEW))
+        return {name for name in left if not replaced(self.root / name).exists()}
+
+    def _save_anew(self) -> None:
+        """Stages that have no folder yet cannot be mistaken for new ones."""
+        left = sorted(name for name in self._anew if (self.root / name).exists())
+        if left:
+            write_json(self.root / ANEW, left)
+        else:
+            (self.root / ANEW).unlink(missing_ok=True)
 
     def _parents(self, name: str) -> dict[str, Path]:
         return {p: self.root / p for p in PARENTS[name] if p in self.stages}
 
     def _stage_request(self, name: str) -> RunRequest:
-        return replace(self.request, output_dir=self.root / name, parents=self._parents(name))
+        return replace(
+            self.request,
+            output_dir=self.root / name,
+            parents=self._parents(name),
+            overwrite=name in self._anew,
+        )
 
     def _check_finished(self, name: str) -> None:
         manifest = check_finished(self.root / name, name, self._parents(name))

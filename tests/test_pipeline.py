@@ -52,6 +52,8 @@ class FakeStages:
         self.base = base
         self.requests: list[tuple[str, RunRequest]] = []
         self.text = ""
+        self.stop = ("", "")
+        """(stage, moment) at which somebody interrupts: ``before`` it is opened, ``begun``."""
 
     @property
     def names(self) -> list[str]:
@@ -60,7 +62,11 @@ class FakeStages:
     def function(self, name: str) -> Any:
         def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             self.requests.append((name, request))
+            if self.stop == (name, "before"):
+                raise KeyboardInterrupt
             folder = RunFolder.open(request, name)
+            if self.stop == (name, "begun"):
+                raise KeyboardInterrupt
             if request.dry_run:
                 return {}
             shutil.copytree(self.base, folder.path, dirs_exist_ok=True)
@@ -158,6 +164,43 @@ def test_an_interrupted_run_goes_on_where_it_stopped(recipe, fakes, finished):
 def test_overwrite_does_everything_anew(recipe, fakes, finished):
     pipeline.run(recipe, RunRequest(finished, overwrite=True))
     assert fakes.names == ["sft", "reward", "rl"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "anew", "on"),
+    [
+        (("sft", "begun"), ["reward", "rl"], ["sft"]),
+        (("reward", "before"), ["reward", "rl"], []),
+        (("rl", "begun"), [], ["rl"]),
+    ],
+)
+def test_an_interrupted_overwrite_goes_on_without_it(recipe, fakes, finished, stop, anew, on):
+    """What it has not reached yet is overwritten, what it has begun goes on, what is new stays."""
+    fakes.stop, fakes.text = stop, "anew"
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(recipe, RunRequest(finished, overwrite=True))
+    fakes.stop = ("", "")
+    fakes.requests.clear()
+    pipeline.run(recipe, RunRequest(finished))
+    assert [name for name, request in fakes.requests if request.overwrite] == anew
+    assert [name for name, request in fakes.requests if not request.overwrite] == on
+    for name in ("sft", "reward", "rl"):
+        assert f"{name}anew" in (finished / name / "chat_template.jinja").read_text()
+    left = {p.name for p in finished.iterdir() if p.name.startswith(".")}
+    assert left == set()
+    fakes.requests.clear()
+    pipeline.run(recipe, RunRequest(finished))
+    assert fakes.requests == []
+
+
+def test_two_of_them_do_not_share_a_root(recipe, fakes, root, monkeypatch):
+    def refuse(folder: Path) -> None:
+        raise UsageError(f"{folder} is being written by process 7 of there.")
+
+    monkeypatch.setattr("stages.common.lock.lock", refuse)
+    with pytest.raises(UsageError, match="is being written by process 7"):
+        pipeline.run(recipe, RunRequest(root))
+    assert fakes.names == []
 
 
 def test_another_parent_is_refused_in_one_sentence(recipe, fakes, finished):

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from stages.common.adapters import has_adapters
 from stages.common.errors import RunError
+from stages.common.interrupts import Interrupted, asked, deferred
+from stages.common.moments import check_moments
 from stages.common.ranks import ALONE, Ranks, launched
 from stages.common.sharding import is_sharded, zero_section, zero_stage
 
@@ -193,7 +195,11 @@ class Descent:
         return {"state": moved, "param_groups": self._groups(base)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of ``state_dict``, whatever mode that was called in."""
+        """Inverse of ``state_dict``, whatever mode that was called in.
+
+        Raises UsageError for moments that do not fit or are not finite.
+        """
+        check_moments(state, [getattr(p, "ds_shape", p.shape) for p in self.parameters], "actor's")
         if not self._zero:
             self.optimizer.load_state_dict(state)
             return
@@ -246,7 +252,8 @@ class Descent:
 def run_launcher(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Start the processes by ``accelerate launch`` and wait for them.
 
-    Raises RunError with what the first process to fail had to say, and its exit code.
+    Raises RunError with what the first process to fail had to say, and its exit code; Interrupted
+    where they stopped as they were asked to.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -255,8 +262,11 @@ def run_launcher(arguments: Sequence[str], environment: Mapping[str, str]) -> No
     before = dict(os.environ)
     os.environ.update(environment)
     logging.disable(logging.ERROR)  # torch's own account of a failure, in many lines
+    given = launch_command_parser().parse_args(list(arguments))
+    given.signals_to_handle = "SIGHUP,SIGQUIT"  # of the others we tell the processes ourselves
     try:
-        launch_command(launch_command_parser().parse_args(list(arguments)))
+        with deferred(_pass_on):
+            launch_command(given)
     except ChildFailedError as failed:
         raise _failure(failed) from None
     except subprocess.CalledProcessError as failed:
@@ -272,13 +282,25 @@ def run_launcher(arguments: Sequence[str], environment: Mapping[str, str]) -> No
         os.environ.update(before)
 
 
-def _failure(failed: Any) -> RunError:
+def _pass_on(times: int) -> None:
+    """An interrupt to the processes we started: the first asks them, the second kills them."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "aacli" in child.cmdline():
+                child.send_signal(signal.SIGTERM if times == 1 else signal.SIGKILL)
+
+
+def _failure(failed: Any) -> BaseException:
     """One sentence: of a process that was killed before those that only missed it."""
     rank, failure = failed.get_first_failure()
     for number, other in failed.failures.items():
         if other.exitcode < 0 and other.exitcode != -signal.SIGTERM:
             rank, failure = number, other
     said = failure.message if isinstance(failure.message, dict) else {}
+    if asked():
+        return Interrupted(said.get("sentence", "").rstrip("."))
     if "sentence" in said and failure.exitcode > 0:
         error = RunError(said["sentence"])
         error.exit_code = failure.exitcode

@@ -15,8 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from stages.common.console import warn
 from stages.common.errors import HandoffError, UsageError
-from stages.common.run_folder import MANIFEST, read_json
+from stages.common.files import file_hash, read_json
+from stages.common.run_folder import MANIFEST
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("aac", "torch", "transformers", "trl", "accelerate", "datasets", "deepspeed")
@@ -61,7 +63,7 @@ class Manifest:
     data: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of the data, by name."""
     parents: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Earlier stages: ``{name: {"path", "hash"}}``."""
+    """Earlier stages: ``{name: {"path", "hash"}}``; ``changed`` where one is no longer as used."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Final figures."""
     base: Mapping[str, str] = field(default_factory=dict)
@@ -91,12 +93,15 @@ def build_manifest(
     *,
     recipe: Mapping[str, Any],
     parents: Mapping[str, Path] | None = None,
+    used: Mapping[str, str] | None = None,
     data: Mapping[str, str] | None = None,
     metrics: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Describe a folder whose weights are saved. ``recipe`` is ``Recipe.model_dump(mode="json")``.
 
-    ``data`` maps names to fingerprints (``fingerprint``); parents must hold a manifest.
+    ``data`` maps names to fingerprints (``fingerprint``). ``used``: content hashes of the parents
+    when the run began; a parent that has changed since is told, and so in the manifest. Parents
+    without one must hold a manifest now.
     """
     files = file_hashes(folder)
     return Manifest(
@@ -112,7 +117,10 @@ def build_manifest(
         chat_template_hash=chat_template_hash(folder),
         state=dict(recipe.get("state", {})),
         data=dict(data or {}),
-        parents={name: _parent(path) for name, path in (parents or {}).items()},
+        parents={
+            name: _parent(name, path, (used or {}).get(name))
+            for name, path in (parents or {}).items()
+        },
         metrics=dict(metrics or {}),
         base=_base(folder),
     )
@@ -226,12 +234,6 @@ def fingerprint(content: Any) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide the numbers."""
     found = {"python": platform.python_version()}
@@ -250,8 +252,22 @@ def _base(folder: Path) -> dict[str, str]:
     return {"path": base, "hash": content_hash(Path(base)) if Path(base).is_dir() else ""}
 
 
-def _parent(path: Path) -> dict[str, str]:
-    return {"path": str(path), "hash": read_manifest(path).content_hash}
+def _parent(name: str, path: Path, used: str | None) -> dict[str, str]:
+    if used is None:
+        return {"path": str(path), "hash": read_manifest(path).content_hash}
+    changed = _changed(path, name, used)
+    if changed:
+        warn(f"since this run began, {changed} This run has used what was there before.")
+    return {"path": str(path), "hash": used} | ({"changed": changed} if changed else {})
+
+
+def _changed(path: Path, stage: str, used: str) -> str:
+    """What became of a parent since it was read, as a sentence; '' where nothing did."""
+    try:
+        now = verify_parent(path, stage).content_hash
+    except UsageError as error:
+        return str(error)
+    return "" if now == used else f"{path} was replaced by another run of the stage '{stage}'."
 
 
 def _altered(recorded: Mapping[str, str], present: Mapping[str, str]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.common.checkpoints import (
+    Origin,
+    all_checkpoints,
+    check_origin,
+    checkpoint_step,
+    named_checkpoint,
+    newest_whole,
+    notes_of,
+    written,
+)
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.files import read_json, write_json
+from stages.common.lock import LOCK, lock, unlock
 from stages.common.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -27,7 +38,8 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 MARKER = ".aac-run.json"
 ROWS = "rows.jsonl"
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
+LOGS = ("metrics.jsonl", "evaluations.jsonl", "alarms.jsonl")
+"""Files that a run adds lines to; from a checkpoint on they are written again."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +73,6 @@ class MetricsWriter:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
-    def keep_until(self, step: int) -> None:
-        """Drop the lines after ``step``: a resumed run writes those again."""
-        if not self._writes:
-            return
-        rows = [row for row in self.rows() if row["step"] <= step]
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        os.replace(temporary, self.path)
-
     def rows(self) -> list[dict[str, Any]]:
         """All lines so far. A last line cut short by a kill is left out."""
         if not self.path.exists():
@@ -89,6 +92,7 @@ class RunFolder:
         self.request = request
         self.ranks = ranks
         self.metrics = MetricsWriter(path / "metrics.jsonl", writes=ranks.main)
+        self._checkpoint: Path | None = None
         self._fresh = False
         self._made: list[Path] = []
 
@@ -97,7 +101,8 @@ class RunFolder:
         """Check the folder, clear what is to be replaced, and make it ready to be written.
 
         Raises HandoffError when it is finished and ``overwrite`` is off, UsageError when it holds
-        anything that is no run of this stage. A dry run checks and touches nothing.
+        anything that is no run of this stage, when another process writes into it, or when it has
+        no checkpoint as was asked for. A dry run checks and touches nothing.
         """
         with ranks.main_first():
             return cls._opened(request, stage, ranks)
@@ -109,29 +114,33 @@ class RunFolder:
         if not ranks.main:
             return run
         check_folder(request, stage)
-        run.checkpoint()
         if request.dry_run:
+            run._select()
             return run
-        if request.overwrite:
-            run._put_aside()
-        elif request.resume == "never":
-            _clear(path)
-        run._begin(stage)
-        if run.checkpoint() is None:
-            run.metrics.path.unlink(missing_ok=True)
+        try:
+            if path.exists():
+                lock(path)
+            checkpoint = run._select()
+            if request.overwrite:
+                run._put_aside()
+            elif request.resume == "never":
+                _clear(path)
+            run._begin(stage)
+        except OSError as error:
+            run._undo_fresh()
+            raise _not_writable(path, error) from None
+        run._checkpoint = checkpoint
+        if checkpoint is None:
+            run._cut_back({})
         return run
 
     def _begin(self, stage: str) -> None:
-        """Make the folder and mark it as ours; UsageError where that is not possible."""
-        self._fresh = not self.path.exists() or not any(self.path.iterdir())
+        """Make the folder, keep others out and mark it as ours."""
+        self._fresh = not _holds_anything(self.path)
         self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / MARKER, {"stage": stage})
-        except OSError as error:
-            if self._fresh:
-                self._undo()
-            raise _not_writable(self.path, error) from None
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock(self.path)
+        write_json(self.path / MARKER, {"stage": stage})
 
     @property
     def finished(self) -> bool:
@@ -148,29 +157,67 @@ class RunFolder:
         """Where resume states live: ``checkpoint-<step>`` folders, whole ones only."""
         return self.path / "checkpoints"
 
-    def checkpoint(self) -> Path | None:
-        """The checkpoint to resume from, or None to start afresh.
-
-        Raises UsageError when the person named one that is not there.
-        """
-        if self.request.resume == "never":
+    def _select(self) -> Path | None:
+        """The checkpoint that the request means; UsageError where it is not there, or not whole."""
+        if self.request.resume == "never" or self.request.overwrite:
             return None
         if self.request.resume != "auto":
-            return _named_checkpoint(Path(self.request.resume))
-        found = [p for p in self.checkpoints.glob("checkpoint-*") if _CHECKPOINT.search(p.name)]
-        return max(found, key=checkpoint_step, default=None)
+            return named_checkpoint(Path(self.request.resume))
+        return newest_whole(self.checkpoints)
+
+    def checkpoint(self, origin: Origin) -> Path | None:
+        """The checkpoint to go on from, or None to start afresh; every process must ask.
+
+        The logs are cut back to it, and newer checkpoints leave. UsageError where it was made from
+        something else than ``origin``: then all stays as it is.
+        """
+        found = self.ranks.everyone(self._checkpoint)[0]
+        if found is None:
+            return None
+        check_origin(found, origin)
+        if self.ranks.main:
+            self._cut_back(notes_of(found)["logs"])
+            for other in all_checkpoints(self.checkpoints):
+                if checkpoint_step(other) > checkpoint_step(found):
+                    shutil.rmtree(other)
+        self.ranks.wait()
+        return found
+
+    @contextmanager
+    def new_checkpoint(self, step: int, origin: Origin, **notes: Any) -> Iterator[Path]:
+        """Inside, a folder to be filled that becomes the checkpoint of ``step``.
+
+        It remembers how long the logs are now. RunError where it cannot be written.
+        """
+        target = self.checkpoints / f"checkpoint-{step}"
+        logs = {name: (self.path / name).stat().st_size for name in self._logs()}
+        with written(target, origin, {"logs": logs, **notes}) as place:
+            yield place
+
+    def _logs(self) -> list[str]:
+        return [name for name in LOGS if (self.path / name).exists()]
+
+    def _cut_back(self, logs: Mapping[str, int]) -> None:
+        """The logs as long as they were; those that were not there leave."""
+        for name in self._logs():
+            if name not in logs:
+                (self.path / name).unlink()
+            elif (self.path / name).stat().st_size > logs[name]:
+                os.truncate(self.path / name, logs[name])
 
     def finish(self, manifest: Manifest, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, then ``manifest.json``: from here on the stage is done.
 
-        Only now is the run that this one overwrites removed.
+        Only now do its checkpoints and the run that it overwrites leave.
         """
         if not self.ranks.main:
             return
         write_json(self.path / "summary.json", summary)
         write_json(self.path / MANIFEST, manifest.to_json())
         (self.path / MARKER).unlink(missing_ok=True)
-        shutil.rmtree(self._aside, ignore_errors=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(replaced(self.path), ignore_errors=True)
+        unlock(self.path)
 
     @contextmanager
     def undone_on_bad_input(self) -> Iterator[None]:
@@ -178,34 +225,40 @@ class RunFolder:
         try:
             yield
         except UsageError:
-            if self._fresh and self.ranks.main and not self.request.dry_run:
-                self._undo()
+            if self.ranks.main and not self.request.dry_run:
+                self._undo_fresh()
             raise
+
+    def _undo_fresh(self) -> None:
+        if self._fresh:
+            self._undo()
 
     def _undo(self) -> None:
         """As if this run had never been: its folder, and the folders made to hold it, leave."""
+        unlock(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         for folder in self._made:
             with suppress(OSError):  # it was never made, or somebody else's files are in it
                 folder.rmdir()
-        if self._aside.exists():
-            self._aside.rename(self.path)
-
-    @property
-    def _aside(self) -> Path:
-        """Where a run that is being overwritten waits until the new one is done."""
-        return self.path.with_name(f".{self.path.name}.replaced")
+        if replaced(self.path).exists():
+            replaced(self.path).rename(self.path)
 
     def _put_aside(self) -> None:
-        if self.path.exists() and any(self.path.iterdir()):
-            shutil.rmtree(self._aside, ignore_errors=True)
-            self.path.rename(self._aside)
+        """The run that was there waits until the new one is done; a half-done new one leaves."""
+        if not _holds_anything(self.path):
+            return
+        if replaced(self.path).exists() and not self.finished:
+            _clear(self.path)
+            (self.path / MARKER).unlink()
+            return
+        shutil.rmtree(replaced(self.path), ignore_errors=True)
+        self.path.rename(replaced(self.path))
+        unlock(replaced(self.path))
 
 
-def checkpoint_step(path: Path) -> int:
-    """The step in a ``checkpoint-<step>`` folder's name; -1 for other names."""
-    match = _CHECKPOINT.search(path.name)
-    return int(match.group(1)) if match else -1
+def replaced(path: Path) -> Path:
+    """Where a run that is being overwritten waits until the new one in ``path`` is done."""
+    return path.with_name(f".{path.name}.replaced")
 
 
 def is_finished(path: Path) -> bool:
@@ -221,7 +274,7 @@ def check_folder(request: RunRequest, stage: str) -> None:
             f"--overwrite starts anew and --resume {request.resume} goes on; give one of them."
         )
     check_place(path)
-    if not path.exists() or not any(path.iterdir()):
+    if not _holds_anything(path):
         return
     if is_finished(path) and not request.overwrite:
         raise HandoffError(
@@ -257,27 +310,6 @@ def _not_writable(path: Path, error: OSError) -> UsageError:
     )
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically: a reader sees the old file or the new one, never a half."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def read_json(path: Path) -> Any:
-    """Read JSON. Raises UsageError when the file is missing or broken."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; check the path.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid JSON ({error}); restore or remove it.") from None
-
-
 def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Keep a stage's training rows in its folder, whole or not at all, for a later stage."""
     temporary = folder / (ROWS + ".tmp")
@@ -305,7 +337,7 @@ def _owner(path: Path) -> str | None:
 
 def _clear(path: Path) -> None:
     """Empty a run folder; the manifest goes first, so a kill leaves it unfinished, not wrong."""
-    if not path.is_dir() or not any(path.iterdir()):
+    if not _holds_anything(path):
         return
     stage = _owner(path)
     if stage is None:
@@ -313,7 +345,7 @@ def _clear(path: Path) -> None:
     write_json(path / MARKER, {"stage": stage})
     (path / MANIFEST).unlink(missing_ok=True)
     for child in path.iterdir():
-        if child.name == MARKER:
+        if child.name in (MARKER, LOCK):
             continue
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -321,12 +353,9 @@ def _clear(path: Path) -> None:
             child.unlink()
 
 
-def _named_checkpoint(path: Path) -> Path:
-    if not path.is_dir():
-        raise UsageError(
-            f"--resume {path} is no checkpoint folder; give one that exists, or auto, or never."
-        )
-    return path
+def _holds_anything(path: Path) -> bool:
+    """Besides the lock of a process that writes there, or wrote there and ended."""
+    return path.is_dir() and any(child.name != LOCK for child in path.iterdir())
 
 
 def _finite(value: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,33 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def random_states() -> dict[str, Any]:
+    """Where this process's global generators stand: tensors and plain values."""
+    import torch
+
+    version, numbers, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    states = {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, [int(key) for key in keys], *rest],
+        "torch": torch.get_rng_state(),
+    }
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Inverse of ``random_states``."""
+    import torch
+
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
 
 
 def set_threads(threads: int | None) -> None:

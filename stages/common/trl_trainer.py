@@ -1,16 +1,16 @@
 """What the SFT and reward stages share in driving TRL's trainers.
 
-Fixed data order, atomic checkpoints, metrics to the run folder, one progress line, and no word
+Fixed data order, checkpoints of the run folder, metrics to it, one progress line, and no word
 to anybody else: telemetry, hub and model cards are off.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,20 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import integration_utils
 
 from stages.common.adapters import has_adapters
+from stages.common.best import BEST, BestWeights
+from stages.common.checkpoints import WRITING, Origin, prune
 from stages.common.engine import whole_tensors
 from stages.common.errors import RunError, UsageError
+from stages.common.interrupts import Interrupted, deferred
 from stages.common.models import save_folder
+from stages.common.moments import check_tensors
 from stages.common.ranks import Ranks, world_size
-from stages.common.run_folder import (
-    MetricsWriter,
-    RunFolder,
-    checkpoint_step,
-    read_json,
-    write_json,
-)
+from stages.common.run_folder import MetricsWriter, RunFolder
+from stages.common.save_points import SavePoints
 from stages.common.sharding import check_partitioned, is_sharded, mode
 
-LAUNCH = "launch.json"
-"""In a checkpoint: how many processes made it, and how."""
+NOTED = "noted-{}.json"
+"""In a checkpoint, for each process: what it has gathered for the next line of metrics."""
 LOG_EVERY = 25
 """Optimizer steps between two lines of metrics."""
 _OURS = (
@@ -55,11 +54,23 @@ _OURS = (
     "completion_only_loss",
     "train_sampling_strategy",
     "save_steps",
+    "save_strategy",
     "eval_strategy",
     "load_best_model_at_end",
     "push_to_hub",
     "seed",
 )
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where, when and how many checkpoints are written."""
+
+    folder: RunFolder
+    origin: Origin
+    points: SavePoints
+    keep: int
+    best: BestWeights | None = None
 
 
 class StageTrainer:
@@ -68,6 +79,10 @@ class StageTrainer:
     args: Any
     state: Any
     accelerator: Any
+    optimizer: Any
+    is_deepspeed_enabled: bool
+    saving: Saving
+    """Set by ``run_training``."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Raises RunError on a non-finite loss, before it reaches the weights."""
@@ -86,51 +101,117 @@ class StageTrainer:
         """The run folder has a card of its own."""
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(Path(self.args.output_dir) / ".writing")
+        return str(self.saving.folder.checkpoints / WRITING)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Written under another name, then renamed: a kill leaves whole checkpoints only."""
-        target, writing = Path(self.args.output_dir), Path(self._get_output_dir(trial))
-        if self.args.should_save:
-            shutil.rmtree(writing, ignore_errors=True)
-        self.accelerator.wait_for_everyone()  # under ZeRO each process writes its share
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        self.accelerator.wait_for_everyone()
-        if not self.args.should_save:
+        """The whole state into a checkpoint of the run folder; every process calls it."""
+        saving, step = self.saving, self.state.global_step
+        ranks = saving.folder.ranks
+        with ExitStack() as stack:
+            if ranks.main:
+                stack.enter_context(saving.folder.new_checkpoint(step, saving.origin))
+            ranks.wait()  # under ZeRO each process writes its share
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+            place = Path(self._get_output_dir(trial)) / f"checkpoint-{step}"
+            (place / NOTED.format(ranks.rank)).write_text(json.dumps(self._noted(place)), "utf-8")
+            ranks.wait()
+        if ranks.main:
+            prune(saving.folder.checkpoints, saving.keep)
+        ranks.wait()
+        saving.points.saved()
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Moments are looked at before they move anything; DeepSpeed keeps its own elsewhere."""
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        if checkpoint is None or self.is_deepspeed_enabled:
             return
-        (new,) = writing.iterdir()
-        write_json(new / LAUNCH, {"processes": world_size(), "mode": mode()})
-        old = list(target.glob("checkpoint-*"))
-        shutil.rmtree(target / new.name, ignore_errors=True)
-        os.replace(new, target / new.name)
-        for folder in old:
-            if folder.name != new.name:
-                shutil.rmtree(folder, ignore_errors=True)
+        for number, (parameter, moments) in enumerate(self.optimizer.state.items()):
+            if isinstance(parameter, torch.Tensor):
+                where = f"optimizer, parameter {number}"
+                check_tensors(moments.items(), parameter.shape, where)
+
+    def _noted(self, place: Path) -> dict[str, Any]:
+        """What transformers leaves out of a checkpoint: sums since the last line of metrics, and
+        the best weights."""
+        ours: Any = self
+        return {
+            "loss": ours._tr_loss.item(),
+            "last": ours._globalstep_last_logged,
+            "tokens": ours._total_train_tokens,
+            "means": {name: list(values) for name, values in ours._metrics["train"].items()},
+            "best": self.saving.best.save(place) if self.saving.best else None,
+        }
+
+    def load_noted(self, checkpoint: Path) -> None:
+        """Inverse of what ``_save_checkpoint`` noted, once transformers has set all to nothing."""
+        ours: Any = self
+        file = checkpoint / NOTED.format(self.saving.folder.ranks.rank)
+        noted = json.loads(file.read_text("utf-8"))
+        ours._tr_loss += noted["loss"]
+        ours._globalstep_last_logged = noted["last"]
+        ours._total_train_tokens = noted["tokens"]
+        for name, values in noted["means"].items():
+            ours._metrics["train"][name] = values
+        if self.saving.best:
+            self.saving.best.load(checkpoint, noted["best"])
 
 
-def run_training(trainer: Any, folder: RunFolder) -> dict[str, float]:
-    """All steps, from the folder's newest checkpoint on; how many there were, and seconds."""
-    checkpoint = folder.checkpoint()
-    if checkpoint is not None:
-        _check_launch(checkpoint)
-        folder.metrics.keep_until(checkpoint_step(checkpoint))
+def run_training(
+    trainer: Any,
+    folder: RunFolder,
+    origin: Origin,
+    *,
+    every: int,
+    minutes: float,
+    keep: int,
+    loss: Callable[[], float] | None = None,
+) -> dict[str, float]:
+    """All steps, from the folder's newest checkpoint on; how many there were, and seconds.
+
+    Checkpoints come ``every`` so many steps and ``minutes``, and ``keep`` of them stay. With a
+    held-out ``loss`` it is measured ``every`` so many steps, and the best weights are handed over.
+    Raises UsageError for a checkpoint of another ``origin``, Interrupted where somebody stopped it.
+    """
+    origin = replace(origin, launch={"processes": world_size(), "mode": mode()})
+    points = SavePoints(every=every, minutes=minutes, ranks=folder.ranks)
+    best = None
+    if loss is not None:
+        best = BestWeights(trainer.model, folder.path / "best" / BEST, folder.ranks, loss)
+    trainer.saving = Saving(folder, origin, points, keep, best)
+    checkpoint = folder.checkpoint(origin)
+    trainer.add_callback(_Saves(trainer, checkpoint))
     started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with deferred():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.perf_counter() - started
-    return {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+    figures = {"steps": trainer.state.global_step, "training_seconds": round(seconds, 2)}
+    return figures | (best.restore() if best else {})
 
 
-def _check_launch(checkpoint: Path) -> None:
-    """Under ZeRO a checkpoint lies in as many pieces as there were processes."""
-    file = checkpoint / LAUNCH
-    then = read_json(file) if file.is_file() else {"processes": 1, "mode": "one"}
-    now = {"processes": world_size(), "mode": mode()}
-    if then != now:
-        raise UsageError(
-            f"{checkpoint} was made by {then['processes']} processes ({then['mode']}), and this is "
-            f"a run of {now['processes']} ({now['mode']}), which would see other batches or cannot "
-            "put its pieces together; launch it as before, or start anew with --resume never."
-        )
+class _Saves(TrainerCallback):
+    """Asks for checkpoints where they are due; ends the run where somebody asked it to."""
+
+    def __init__(self, trainer: Any, checkpoint: Path | None) -> None:
+        self._trainer, self._checkpoint = trainer, checkpoint
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._checkpoint is not None:
+            self._trainer.load_noted(self._checkpoint)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saving, step = self._trainer.saving, state.global_step
+        last = step >= state.max_steps
+        if saving.best and (last or step % saving.points.every == 0):
+            log = control.should_log  # transformers takes any line of metrics for the one it owes
+            saving.best.look(step)
+            control.should_log = log
+        due = saving.points.due(step)
+        # After the last step there is nothing to go on with, unless the run is to stop here.
+        control.should_save = due and (not last or saving.points.interrupted())
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._trainer.saving.points.interrupted():
+            raise Interrupted(f"the state after step {state.global_step} is saved")
 
 
 def save_trained(
@@ -246,7 +327,7 @@ def training_arguments(
         "gradient_checkpointing": None,  # the old name; transformers 5 mirrors the new one
         "train_sampling_strategy": "sequential",
         "logging_steps": LOG_EVERY,
-        "save_strategy": "steps",
+        "save_strategy": "no",  # checkpoints come when they are due, see run_training
         "weight_decay": 0.0,
         "report_to": "none",
         "disable_tqdm": True,

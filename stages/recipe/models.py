@@ -17,7 +17,7 @@ from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
 from stages.recipe.monitor import MonitorSection
 from stages.recipe.rewards import RewardsSection
-from stages.recipe.section import Section
+from stages.recipe.section import CheckpointedSection, Section
 from stages.recipe.state import StateSection
 
 
@@ -56,7 +56,7 @@ class ModelSection(Section):
     """A jinja file that replaces the tokenizer's chat template."""
 
 
-class SftSection(Section):
+class SftSection(CheckpointedSection):
     """Stage 1: supervised fine-tuning on (instruction, history, wanted reply)."""
 
     data: Path | None = None
@@ -81,11 +81,24 @@ class SftSection(Section):
     """Share of the dialogues held out for the validation loss."""
     checkpoint_every: int = Field(0, ge=0)
     """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights are handed over: the last, or those with the lowest validation loss, which is
+    then measured every checkpoint_every steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's SFTConfig."""
 
+    @field_validator("keep")
+    @classmethod
+    def _measured_somewhere(cls, keep: str, info: ValidationInfo) -> str:
+        if keep == "best" and info.data.get("validation_fraction") == 0:
+            raise ValueError(
+                "best is by the validation loss, but sft.validation_fraction is 0; set it above 0, "
+                "or keep the last"
+            )
+        return keep
 
-class RewardSection(Section):
+
+class RewardSection(CheckpointedSection):
     """Stage 2: reward model on (context, better reply, worse reply), Bradley-Terry."""
 
     data: Path | None = None
@@ -115,6 +128,9 @@ class RewardSection(Section):
     """Longest row in tokens; longer contexts lose their middle, never the judged reply."""
     checkpoint_every: int = Field(0, ge=0)
     """Optimizer steps between resumable checkpoints; 0: a quarter of all steps."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights are handed over: the last, or those with the lowest held-out loss, which is
+    then measured every checkpoint_every steps."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's RewardConfig."""
 
@@ -186,7 +202,7 @@ class PpoSection(Section):
         return target
 
 
-class RlSection(Section):
+class RlSection(CheckpointedSection):
     """Stage 3: asymmetric PPO."""
 
     iterations: int = Field(20, ge=1)
@@ -216,7 +232,7 @@ class RlSection(Section):
     monitor: MonitorSection = MonitorSection()
     """Alarms and what is done about them."""
     checkpoint_every: int = Field(0, ge=0)
-    """Iterations between resumable checkpoints; 0: none."""
+    """Iterations between resumable checkpoints; 0: none by count."""
     trainer: dict[str, Any] = {}
     """Any further argument of TRL's PPOConfig."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stages.common.checkpoints import Origin
 from stages.common.console import progress, quiet_libraries, warn
 from stages.common.errors import HandoffError, RunError, UsageError
-from stages.common.manifest import Manifest, build_manifest, fingerprint, verify_parent
+from stages.common.manifest import build_manifest, fingerprint, verify_parent
 from stages.common.model_folder import check_model_folder
 from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.records import Record
@@ -26,6 +26,7 @@ from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import LoraSection, Recipe
 from stages.recipe.ranges import advice, default_learning_rate
+from stages.recipe.section import deciding
 from stages.reward.data import Pairs, build_pairs, read_preferences
 
 PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
@@ -65,7 +66,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     checks what needs no play, and writes nothing.
     """
     started = time.perf_counter()
-    sft = _sft_parent(recipe, request)
+    sft, parents = _sft_parent(recipe, request)
     # Before torch is loaded, and before anything is written.
     given = None if recipe.reward.data is None else read_preferences(Path(recipe.reward.data))
     check_model_folder(_base(recipe, sft))
@@ -84,7 +85,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         prepared = prepare(recipe, sft, given, ranks)
         if request.dry_run:
             return prepared.summary()
-        model, figures = train(recipe, folder, prepared)
+        origin = _origin(recipe, prepared, parents)
+        model, figures = train(recipe, folder, prepared, origin)
         score = score_statistics(recipe, model, prepared)
         _save(recipe, folder, model, prepared)
     if not ranks.main:
@@ -92,10 +94,27 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     summary = prepared.summary() | figures
     summary |= {f"score_{name}": value for name, value in score.items()}
     summary["seconds"] = round(time.perf_counter() - started, 2)
-    manifest = _manifest(recipe, folder, sft, prepared.gathered, summary)
+    manifest = build_manifest(
+        folder.path,
+        "reward",
+        recipe=recipe.model_dump(mode="json"),
+        parents={"sft": sft} if sft else {},
+        used=origin.parents,
+        data={prepared.gathered.source: origin.data},
+        metrics=summary,
+    )
     folder.finish(manifest.with_score(**score), summary)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)
     return summary
+
+
+def _origin(recipe: Recipe, prepared: Prepared, parents: dict[str, str]) -> Origin:
+    """What checkpoints are made from; the data by its rows, wherever they came from."""
+    parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
+    section, every = recipe.reward, 0
+    if section.keep == "best":
+        every = section.checkpoint_every  # decides what the best is chosen from
+    data = fingerprint([row for _, row in prepared.gathered.records])
+    return Origin(fingerprint([parts, deciding(section), every]), data, parents)
 
 
 def prepare(
@@ -156,12 +175,14 @@ def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[
     return kept(ranks.gather(played), blame=UsageError)
 
 
-def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:
+def train(
+    recipe: Recipe, folder: RunFolder, prepared: Prepared, origin: Origin
+) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
     from stages.common.trl_trainer import RunLog, precision, run_training
-    from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
+    from stages.reward.trainer import METRICS, make_dataset, make_trainer
 
-    pairs = prepared.pairs
+    pairs, best = prepared.pairs, recipe.reward.keep == "best"
     weights, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)
     model = _new_model(recipe, prepared, weights)
     config = _config(recipe, folder, model, len(pairs.train), autocast)
@@ -169,16 +190,39 @@ def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, d
     with progress("reward", config.max_steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
         trainer = make_trainer(model, prepared.tokenizer, config, dataset, [log])
-        done = run_training(trainer, folder)
+
+        def measured() -> dict[str, Any]:
+            found = _held_out(model, pairs)
+            numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+            folder.metrics.write(trainer.state.global_step, _named(numbers))
+            return found
+
+        done = run_training(
+            trainer,
+            folder,
+            origin,
+            every=recipe.reward.checkpoint_every or max(config.max_steps // 4, 1),
+            minutes=recipe.reward.checkpoint_minutes,
+            keep=recipe.reward.checkpoints_kept,
+            loss=(lambda: float(measured()["held_out_loss"])) if best else None,
+        )
+        return model, done | measured()
+
+
+def _held_out(model: Any, pairs: Pairs) -> dict[str, Any]:
+    """Figures on the held-out pairs."""
+    from stages.reward.trainer import pair_figures, pair_scores
+
     difference = np.array([pair.length_difference for pair in pairs.held_out])
-    figures = pair_figures(*pair_scores(model, pairs.held_out), difference)
-    numbers = {
+    return pair_figures(*pair_scores(model, pairs.held_out), difference)
+
+
+def _named(figures: Mapping[str, float]) -> dict[str, float]:
+    """Under the names of metrics.jsonl."""
+    return {
         f"reward/held_out_{name.removeprefix('held_out_')}": value
         for name, value in figures.items()
-        if isinstance(value, float)
     }
-    folder.metrics.write(trainer.state.global_step, numbers)
-    return model, done | figures
 
 
 def adapters_of(recipe: Recipe) -> LoraSection | None:
@@ -228,35 +272,17 @@ def _save(recipe: Recipe, folder: RunFolder, model: Any, prepared: Prepared) -> 
         write_rows(folder.path, [row for _, row in prepared.gathered.records])
 
 
-def _manifest(
-    recipe: Recipe,
-    folder: RunFolder,
-    sft: Path | None,
-    gathered: Gathered,
-    summary: dict[str, Any],
-) -> Manifest:
-    return build_manifest(
-        folder.path,
-        "reward",
-        recipe=recipe.model_dump(mode="json"),
-        parents={"sft": sft} if sft else {},
-        data={gathered.source: fingerprint([row for _, row in gathered.records])},
-        metrics=summary,
-    )
-
-
-def _sft_parent(recipe: Recipe, request: RunRequest) -> Path | None:
-    """The verified SFT folder; None where neither the trunk nor the data come from it."""
+def _sft_parent(recipe: Recipe, request: RunRequest) -> tuple[Path | None, dict[str, str]]:
+    """The verified SFT folder, and its hash; None where neither trunk nor data come from it."""
     if recipe.reward.base != "sft" and recipe.reward.data is not None:
-        return None
+        return None, {}
     sft = request.parents.get("sft")
     if sft is None:
         raise HandoffError(
             "the reward model grows from the SFT actor, but there is no SFT folder; "
             "run aac sft first, or name one with --sft."
         )
-    verify_parent(sft, "sft")
-    return sft
+    return sft, {"sft": verify_parent(sft, "sft").content_hash}
 
 
 def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
@@ -295,7 +321,6 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
         learning_rate=rate,
         lr_scheduler_type="linear",
         logging_steps=min(LOG_EVERY, steps),
-        save_steps=section.checkpoint_every or max(steps // 4, 1),
         bf16=autocast,
         activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,

@@ -39,6 +39,7 @@ from stages.rl.pool import ExperiencePool
 from stages.rl.rewarding import Rewarding
 from stages.rl.rows import ActorRow, actor_rows, demonstration
 from stages.rl.sampler import Sampler, copy_dtype
+from stages.rl.saving import Stoppable
 from stages.rl.shared import SharedHead
 from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
@@ -99,13 +100,17 @@ class Player:
         return self.trainer.playing(self.recipe.distributed.gather)
 
     def collect(self, iteration: int, version: int) -> list[Trajectory]:
-        """One iteration's episodes, on fresh training tasks."""
+        """One iteration's episodes, on fresh training tasks. Interrupted: they were given up."""
         key, each = (self.recipe.seed, iteration), self.recipe.rl.episodes_per_task
         count = self.recipe.rl.episodes // each
         tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
         repeated = [task for task in tasks for _ in range(each)]
         policy = self.sampler.policy(version).at(temperature_at(self.recipe.rl, version))
-        played = self.play(repeated, policy, key=key, version=version)
+        # One process may give up what it plays; several would wait for each other.
+        alone = self.trainer.ranks.size == 1
+        played = self.play(
+            repeated, Stoppable(policy) if alone else policy, key=key, version=version
+        )
         self.dropped = [episode for episode in played if episode.error is not None]
         return kept(played)
 

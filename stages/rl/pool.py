@@ -48,16 +48,12 @@ class ExperiencePool:
         max_episodes: int,
         max_bytes: int = GIB,
         priority_exponent: float = 0.0,
-        spare_iterations: int = 0,
         writes: bool = True,
     ) -> None:
-        """``spare_iterations``: files stay this much longer, for checkpoints that reach back.
-
-        ``writes``: one of several processes writes for all; they hold the same episodes.
-        """
+        """``writes``: one of several processes writes for all; they hold the same episodes."""
         self.folder, self.max_episodes, self.max_bytes = folder, max_episodes, max_bytes
-        self._exponent, self._spare = priority_exponent, spare_iterations
-        self._writes = writes
+        self._exponent, self._writes = priority_exponent, writes
+        self._kept_from: int | None = None
         self._shards: dict[int, Shard] = {}
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
@@ -87,9 +83,18 @@ class ExperiencePool:
         if not self._writes:
             return
         write_whole(self._file(iteration), content)
-        for file in self.folder.glob("*.jsonl"):
-            if int(file.stem) < min(self._shards) - self._spare:
-                file.unlink()
+        self._tidy()
+
+    @property
+    def oldest(self) -> int:
+        """The oldest iteration that may be sampled; 0: there is none yet."""
+        return min(self._shards, default=0)
+
+    def keep_from(self, iteration: int | None) -> None:
+        """Files of left iterations stay from this one on, for checkpoints that reach back; None:
+        none stays."""
+        self._kept_from = iteration
+        self._tidy()
 
     def sample(
         self, count: int, rng: np.random.Generator, *, version: int, max_age: int
@@ -164,6 +169,13 @@ class ExperiencePool:
             raise ValueError(f"no episode within {max_age} versions of actor {version}")
         scores = (np.array([p for _, p in young]) + SMALLEST_PRIORITY) ** self._exponent
         return [e for e, _ in young], scores / scores.sum()
+
+    def _tidy(self) -> None:
+        """Remove the files that nobody needs any more."""
+        needed = self.oldest if self._kept_from is None else min(self._kept_from, self.oldest)
+        for file in self.folder.glob("*.jsonl") if self._writes else ():
+            if int(file.stem) < needed:
+                file.unlink()
 
     def _shrink(self) -> None:
         while len(self._shards) > 1 and (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,20 +81,3 @@ def append_json(file: Path, row: Mapping[str, Any]) -> None:
     """Append one JSON object as a line."""
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")
-
-
-def truncate_json(file: Path, step: int) -> None:
-    """Drop the lines after ``step``, which a resumed run writes again, and one cut by a kill."""
-    if not file.exists():
-        return
-    rows = [line for line in file.read_text("utf-8").splitlines() if _step(line) <= step]
-    partial = file.with_suffix(".partial")
-    partial.write_text("".join(row + "\n" for row in rows), "utf-8")
-    partial.replace(file)
-
-
-def _step(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except json.JSONDecodeError:
-        return math.inf

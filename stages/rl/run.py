@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,6 +37,15 @@ class Parents:
     critic: Path | None = None
     """Another run's critic to start from."""
 
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """Content hashes by stage, as they were verified."""
+        manifests = {"sft": self.sft_manifest, "reward": self.reward_manifest}
+        found = {name: made.content_hash for name, made in manifests.items() if made}
+        if self.critic and self.critic.is_dir():
+            found["critic"] = content_hash(self.critic)
+        return found
+
 
 def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     """Train the actor of the SFT folder in the recipe's environment; returns the summary.
@@ -57,7 +67,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     with quiet_libraries(folder.log_path):
         with folder.undone_on_bad_input():
             session = _session(recipe, folder, parents)
-            session.resume(folder.checkpoint())
+            session.resume()
         session.train()
         summary = session.save()
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
@@ -69,7 +79,8 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         "rl",
         recipe=recipe.model_dump(mode="json"),
         parents=folders,
-        data=_warm_start(parents.critic),
+        used=parents.hashes,
+        data={f"critic {parents.critic}": parents.hashes["critic"]} if parents.critic else {},
         metrics=summary,
     )
     folder.finish(manifest, summary)
@@ -122,7 +133,8 @@ def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
     from stages.rl.session import Session
 
     check_trackers(recipe.tracking.report_to)
-    return Session(recipe, folder, parents.sft, parents.reward, parents.critic)
+    folders = (parents.sft, parents.reward, parents.critic)
+    return Session(recipe, folder, *folders, used=parents.hashes)
 
 
 def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
@@ -179,11 +191,6 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
     reward_manifest = verify_parent(reward, "reward")
     _verify_tokenizers(reward, reward_manifest, sft, sft_manifest)
     return Parents(sft, sft_manifest, reward, reward_manifest, critic)
-
-
-def _warm_start(critic: Path | None) -> dict[str, str]:
-    """What the manifest says of the critic the run started from."""
-    return {} if critic is None else {f"critic {critic}": content_hash(critic)}
 
 
 def _verify_tokenizers(reward: Path, theirs: Manifest, sft: Path, ours: Manifest) -> None:

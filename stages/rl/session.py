@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from stages.common.best import read_weights, write_weights
+from stages.common.checkpoints import Origin
 from stages.common.console import progress, say, warn
 from stages.common.engine import load_whole_tensors, whole_tensors
-from stages.common.errors import UsageError
+from stages.common.interrupts import Interrupted, deferred
 from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
@@ -22,9 +24,10 @@ from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice
+from stages.recipe.section import deciding
 from stages.rl import assembly
 from stages.rl.baselines import Baseline
-from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
+from stages.rl.checkpoint import Belongings
 from stages.rl.critic.assembly import (
     build_baseline,
     build_reviewer,
@@ -34,11 +37,10 @@ from stages.rl.critic.assembly import (
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
-from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
+from stages.rl.report import IterationReport, append_json, rollout_metrics
 from stages.rl.rewarding import build_rewarding
+from stages.rl.saving import Saving
 from stages.rl.trainer import Parts
-
-KEEP_CHECKPOINTS = 2
 
 
 class Session:
@@ -51,8 +53,13 @@ class Session:
         sft: Path,
         reward: Path | None,
         critic: Path | None = None,
+        *,
+        used: Mapping[str, str] | None = None,
     ) -> None:
-        """Folders of the SFT actor, of the reward model, and of a critic to start from."""
+        """Folders of the SFT actor, of the reward model, and of a critic to start from.
+
+        ``used``: their content hashes, by which a checkpoint knows that they are still the same.
+        """
         self.recipe, self.folder, self.ranks = recipe, folder, folder.ranks
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
@@ -81,13 +88,11 @@ class Session:
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
-        self.player = assembly.Player(
-            recipe,
-            self.trainer,
-            build_reviewer(recipe, self.baseline, self.rewarding),
-            sft=sft,
-        )
+        reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
+        self.player = assembly.Player(recipe, self.trainer, reviewer, sft=sft)
         self.remedies = self._remedies()
+        self._origin = _origin(recipe, used or {})
+        self.saving = self._saving()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
 
@@ -98,7 +103,6 @@ class Session:
             max_episodes=rl.pool.max_episodes,
             max_bytes=rl.pool.max_bytes,
             priority_exponent=rl.pool.exponent,
-            spare_iterations=rl.checkpoint_every * KEEP_CHECKPOINTS,
             writes=self.ranks.main,
         )
 
@@ -113,37 +117,29 @@ class Session:
             file=self.folder.path / ALARMS_FILE,
         )
 
-    def resume(self, checkpoint: Path | None) -> None:
-        """Go on from a checkpoint; metrics and evaluations are cut back to it."""
-        if checkpoint is None:
-            self.pool.restore(before=0)
-            if self.ranks.main:
-                self._truncate(0)
-                shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
+    def _saving(self) -> Saving:
+        parts = (self.trainer, self.baseline, self.pool)
+        return Saving(self.recipe.rl, self.folder, *parts, self._belongings)
+
+    def resume(self) -> None:
+        """Go on from a checkpoint, where there is one; metrics and evaluations are cut back to it.
+
+        UsageError for one that was made from something else.
+        """
+        extra = self.saving.resume()
+        if extra is None:
             return
-        if checkpoint.resolve().parent != self.folder.checkpoints.resolve():
-            raise UsageError(
-                f"--resume {checkpoint} lies in another run than {self.folder.path}, whose pool it "
-                "needs; give that run's folder as --output-dir."
-            )
-        extra = load_checkpoint(
-            checkpoint, self.trainer, self.baseline, self.pool, self._belongings()
-        )
         self.best, self.last = extra["best"], extra["last"]
         self.remedies.load_state_dict(extra["remedies"])
-        iteration = self.trainer.progress.iteration
-        if self.ranks.main:
-            self.folder.metrics.keep_until(iteration)
-            self._truncate(iteration)
-        say(f"resumed from iteration {iteration}")
+        say(f"resumed from iteration {self.trainer.progress.iteration}")
 
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
         left = rl.iterations - self.trainer.progress.iteration
-        with progress("rl", left) as advance:
+        with progress("rl", left) as advance, deferred():
             parts = Parts(
-                collect=self.player.collect,
+                collect=self._collect,
                 score=self._score,
                 measure=self._measure,
                 baseline=self.baseline,
@@ -157,7 +153,7 @@ class Session:
                     writes=self.ranks.main,
                 ),
                 evaluate=self._evaluate,
-                checkpoint=self._checkpoint,
+                checkpoint=lambda _: self.saving.after_iteration(),
                 watch=self.remedies,
             )
             self.trainer.train(parts, self.learner, iterations=rl.iterations)
@@ -177,6 +173,7 @@ class Session:
             shutil.rmtree(self._best_weights.parent, ignore_errors=True)
             options = self.recipe.rl.critic.model_dump(mode="json")
             self.baseline.save(self.folder.path / "critic", options)
+            self.pool.keep_from(None)
         self.ranks.wait()
         now = self.trainer.progress
         episodes = now.iteration * self.recipe.rl.episodes
@@ -196,11 +193,18 @@ class Session:
         return self.folder.path / "best" / "actor.safetensors"
 
     def _belongings(self) -> Belongings:
-        recipe = self.recipe.model_dump(mode="json")
-        parts = {name: recipe[name] for name in ("seed", "model", "environment", "state", "rl")}
         remedies = self.remedies.state_dict()
         extra = {"best": self.best, "last": self.last, "remedies": remedies}
-        return Belongings(fingerprint(parts), extra, self._best_weights)
+        return Belongings(self._origin, extra, self._best_weights)
+
+    def _collect(self, iteration: int, version: int) -> list[Trajectory]:
+        """One iteration's episodes. A run that is to stop does so before it learns from them."""
+        try:
+            episodes = self.player.collect(iteration, version)
+        except Interrupted:  # given up in the middle
+            episodes = []
+        self.saving.stop_if_asked()
+        return episodes
 
     @property
     def _keeps_best(self) -> bool:
@@ -211,14 +215,9 @@ class Session:
         """Put the best actor's weights back, if any were kept; in words, which."""
         if not self.best or not self._keeps_best:
             return ""
-        load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
+        load_whole_tensors(self.trainer.learned, read_weights(self._best_weights))
         step, success = self.best["step"], self.best["success"]
         return f"the actor of iteration {step} with held-out success {success:.2f}"
-
-    def _truncate(self, iteration: int) -> None:
-        """Cut the evaluations and alarms after an iteration, which will be written again."""
-        for name in ("evaluations.jsonl", ALARMS_FILE):
-            truncate_json(self.folder.path / name, iteration)
 
     def _objective(self, iteration: int, version: int) -> Objective:
         planned = assembly.objective_at(self.recipe.rl, iteration, version)
@@ -257,7 +256,7 @@ class Session:
             if self._keeps_best:
                 best = whole_tensors(self.trainer.learned)
                 if self.ranks.main:
-                    _write_weights(best, self._best_weights)
+                    write_weights(best, self._best_weights)
                 self.ranks.wait()
         return {
             "evaluation/success": figures["success"],
@@ -265,31 +264,7 @@ class Session:
             "evaluation/turns": figures["turns"],
         }
 
-    def _checkpoint(self, iteration: int) -> None:
-        every = self.recipe.rl.checkpoint_every
-        if self.trainer.progress.stopped:
-            return  # going on from here would leave out what made it stop
-        if every and iteration % every == 0 and iteration < self.recipe.rl.iterations:
-            save_checkpoint(
-                self.folder.checkpoints,
-                self.trainer,
-                self.baseline,
-                self.pool,
-                self._belongings(),
-                keep=KEEP_CHECKPOINTS,
-            )
 
-
-def _write_weights(weights: dict[str, Tensor], file: Path) -> None:
-    from safetensors.torch import save_file
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    save_file(weights, partial)
-    partial.replace(file)
-
-
-def _read_weights(file: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(file)
+def _origin(recipe: Recipe, used: Mapping[str, str]) -> Origin:
+    parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
+    return Origin(fingerprint([parts, deciding(recipe.rl)]), parents=used)

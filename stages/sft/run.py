@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stages.common.checkpoints import Origin
 from stages.common.console import progress, quiet_libraries, warn
 from stages.common.errors import UsageError
 from stages.common.manifest import build_manifest, fingerprint
@@ -21,6 +21,7 @@ from stages.interaction.demonstrations import saying
 from stages.interaction.trajectory import Message, Trajectory
 from stages.recipe.models import Recipe, SftSection
 from stages.recipe.ranges import advice, default_learning_rate
+from stages.recipe.section import deciding
 from stages.sft.data import (
     Example,
     SftRows,
@@ -65,7 +66,8 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
         summary = _counts(examples, rows)
         if request.dry_run:
             return summary
-        summary |= train(recipe, folder, model, tokenizer, rows, autocast=autocast)
+        origin = _origin(recipe, rows)
+        summary |= train(recipe, folder, model, tokenizer, rows, origin, autocast=autocast)
         _save(recipe, folder, model, tokenizer, autocast=autocast)
     if not ranks.main:
         return summary
@@ -75,11 +77,10 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
         folder.path,
         "sft",
         recipe=recipe.model_dump(mode="json"),
-        data={source: fingerprint([row.input_ids for row in rows.train])},
+        data={source: origin.data},
         metrics=summary,
     )
     folder.finish(manifest, summary)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)
     return summary
 
 
@@ -106,8 +107,25 @@ def gather(
     return only_successful(examples, source) if recipe.sft.only_successful else examples, source
 
 
+def _origin(recipe: Recipe, rows: SftRows) -> Origin:
+    """What checkpoints are made from; the data by what is learned, wherever it came from."""
+    parts = recipe.model_dump(mode="json", include={"seed", "model", "environment", "state"})
+    section, every = recipe.sft, 0
+    if section.keep == "best":
+        every = section.checkpoint_every  # decides what the best is chosen from
+    data = fingerprint([row.input_ids for row in rows.train])
+    return Origin(fingerprint([parts, deciding(section), every]), data)
+
+
 def train(
-    recipe: Recipe, folder: RunFolder, model: Any, tokenizer: Any, rows: SftRows, *, autocast: bool
+    recipe: Recipe,
+    folder: RunFolder,
+    model: Any,
+    tokenizer: Any,
+    rows: SftRows,
+    origin: Origin,
+    *,
+    autocast: bool,
 ) -> dict[str, float]:
     """Optimizer steps from the newest checkpoint on; the final figures."""
     from stages.common.trl_trainer import RunLog, run_training
@@ -118,9 +136,21 @@ def train(
     with progress("sft", recipe.sft.steps) as advance:
         log = RunLog(folder.metrics, METRICS, advance)
         trainer = make_trainer(model, tokenizer, config, dataset, [log])
-        figures = run_training(trainer, folder)
-        held_out = sorted(rows.validation, key=len)
-        found = trainer.evaluate(make_dataset(held_out)) if held_out else {}
+        section, held_out = recipe.sft, make_dataset(sorted(rows.validation, key=len))
+
+        def loss() -> float:
+            return float(trainer.evaluate(held_out)["eval_loss"])
+
+        figures = run_training(
+            trainer,
+            folder,
+            origin,
+            every=section.checkpoint_every or max(section.steps // 4, 1),
+            minutes=section.checkpoint_minutes,
+            keep=section.checkpoints_kept,
+            loss=loss if section.keep == "best" else None,
+        )
+        found = trainer.evaluate(held_out) if len(held_out) else {}
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     figures |= {"loss": losses[-1]} if losses else {}
     return figures | {
@@ -158,6 +188,11 @@ def _rows(recipe: Recipe, tokenizer: Any, model: Any, examples: list[Example]) -
         validation_fraction=recipe.sft.validation_fraction,
         generator=keyed_generator(recipe.seed, HELD_OUT),
     )
+    if recipe.sft.keep == "best" and not rows.validation:
+        raise UsageError(
+            "sft.keep is best, but none of the dialogues is held out; raise "
+            "sft.validation_fraction, or keep the last."
+        )
     if rows.dropped:
         warn(f"{rows.dropped} rows dropped: a reply alone is longer than {length} tokens.")
     return rows
@@ -183,7 +218,6 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         warmup_steps=round(section.warmup_fraction * section.steps),
         lr_scheduler_type="linear",
         logging_steps=min(LOG_EVERY, section.steps),
-        save_steps=section.checkpoint_every or max(section.steps // 4, 1),
         bf16=autocast,
         activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,

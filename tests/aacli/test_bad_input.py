@@ -7,9 +7,6 @@ wrong are in ``tests/recipe/bad_recipes.py``; ``test_errors`` puts them through 
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from transformers import AutoTokenizer
 from stages.common.run_folder import MANIFEST
 from tests.aacli import bad_data, bad_folders, bad_models, bad_worlds
 from tests.aacli.bad_input import OUT, PAIRS, REPLIES, Case, Place
+from tests.disks import largest_file
 from tests.recipe import bad_recipes
 from tests.tiny_models import tiny_llama
 
@@ -120,17 +118,6 @@ def test_a_world_that_never_ends_is_ended_by_the_limit_of_turns(place: Place, aa
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert (found["turns"], found["success"]) == (3, 0)
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Writing more than ``size`` bytes to a file fails, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_full_at_the_start_is_bad_input(place: Place, aac: Any) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
 
 import pytest
 
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.interrupts import Interrupted
 from tests.recipe.bad_recipes import CASES, Bad
 
 WITH_RECIPE = (
@@ -65,7 +69,6 @@ def test_every_command_refuses_a_bad_recipe(command, text, words, here, aac):
         (UsageError("rows.jsonl, row 3: no reply."), 2, "rows.jsonl, row 3"),
         (HandoffError("runs/demo/sft was altered."), 2, "was altered"),
         (RunError("the loss is not finite."), 1, "not finite"),
-        (KeyboardInterrupt(), 130, "interrupted"),
         (ZeroDivisionError("division\nby zero"), 1, "ZeroDivisionError: division)"),
         (AssertionError(), 1, "AssertionError: no message"),
     ],
@@ -77,6 +80,42 @@ def test_failures_of_a_run(outcome, code, words, here, aac, stages):
     assert result.exit_code == code
     assert words in one_sentence(result)
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        (("sft", "demo.yaml"), "aac sft demo.yaml"),
+        (("sft", "demo.yaml", "--overwrite", "--quiet"), "aac sft demo.yaml --quiet"),
+        (("sft", "demo.yaml", "--resume", "never", "--seed", "3"), "aac sft demo.yaml --seed 3"),
+        (("sft", "demo.yaml", "--resume=never"), "aac sft demo.yaml"),
+        (
+            ("sft", "demo.yaml", "--set", "sft.trainer={}"),
+            "aac sft demo.yaml --set 'sft.trainer={}'",
+        ),
+    ],
+)
+def test_an_interrupt_names_the_command_that_goes_on(
+    words, goes_on, here, aac, stages, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", ["anything", *words])
+    for outcome, saved in (
+        (KeyboardInterrupt(), "nothing new is saved"),
+        (Interrupted("the state after step 3 is saved"), "the state after step 3 is saved"),
+    ):
+        stages.outcome = outcome
+        result = aac(*words)
+        assert result.exit_code == 130
+        assert result.stderr == f"aac: interrupted: {saved}; go on with: {goes_on}\n"
+
+
+def test_a_full_disk_is_one_sentence(here, aac, stages):
+    stages.outcome = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/demo/sft/metrics.jsonl")
+    result = aac("sft", "demo.yaml")
+    assert result.exit_code == 1
+    sentence = one_sentence(result)
+    assert "runs/demo/sft/metrics.jsonl could not be written (No space left on device)" in sentence
+    assert "make room" in sentence
 
 
 def test_unexpected_failure_names_debug_and_debug_shows_the_trace(here, aac, stages):

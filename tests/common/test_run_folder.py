@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stages.common.checkpoints import Origin
 from stages.common.errors import HandoffError, UsageError
+from stages.common.files import read_json, write_json
+from stages.common.lock import lock, locked
 from stages.common.manifest import Manifest
 from stages.common.run_folder import (
     RunFolder,
     RunRequest,
     is_finished,
-    read_json,
     read_rows,
-    write_json,
+    replaced,
     write_rows,
 )
+
+ORIGIN = Origin("recipe", "data", {"sft": "a"}, {"processes": 1, "mode": "one"})
 
 
 @pytest.fixture
@@ -72,8 +80,8 @@ def test_overwrite_leaves_nothing_of_the_old_run(request_):
     (run.checkpoints / "checkpoint-5").mkdir(parents=True)
     run.metrics.write(1, {"a/b": 1.0})
     again = RunFolder.open(replace(request_, overwrite=True), "sft")
-    assert not again.finished and again.checkpoint() is None
-    assert [p.name for p in again.path.iterdir()] == [".aac-run.json"]
+    assert not again.finished and again.checkpoint(ORIGIN) is None
+    assert sorted(p.name for p in again.path.iterdir()) == [".aac-run.json", ".lock"]
 
 
 def test_a_persons_own_folder_is_never_touched(tmp_path):
@@ -106,21 +114,66 @@ def test_dry_run_checks_but_writes_nothing(request_):
     assert is_finished(request_.output_dir)
 
 
-def test_unfinished_run_resumes_from_its_newest_whole_checkpoint(request_):
+def saved(run: RunFolder, step: int, origin: Origin = ORIGIN) -> Path:
+    """A checkpoint of one file."""
+    with run.new_checkpoint(step, origin) as place:
+        (place / "state.pt").write_bytes(b"weights" * step)
+    return run.checkpoints / f"checkpoint-{step}"
+
+
+def test_unfinished_run_goes_on_from_its_newest_checkpoint(request_):
     run = RunFolder.open(request_, "sft")
-    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-11.tmp", "best"):
-        (run.checkpoints / name).mkdir(parents=True)
     run.metrics.write(9, {"sft/loss": 1.0})
+    saved(run, 9)
+    run.metrics.write(10, {"sft/loss": 0.5})
+    newest = saved(run, 10)
+    (run.checkpoints / "best").mkdir()
+    with (run.path / "alarms.jsonl").open("w") as file:
+        file.write('{"step": 11')  # as a kill leaves it
+    run.metrics.write(11, {"sft/loss": 0.4})
     again = RunFolder.open(request_, "sft")
-    assert again.checkpoint() == run.checkpoints / "checkpoint-10"
+    assert again.checkpoint(ORIGIN) == newest
+    assert [row["step"] for row in again.metrics.rows()] == [9, 10]  # cut back
+    assert not (run.path / "alarms.jsonl").exists()
+
+
+def test_going_on_from_an_older_checkpoint_leaves_the_newer_ones(request_):
+    run = RunFolder.open(request_, "sft")
+    for step in (4, 9):
+        run.metrics.write(step, {"sft/loss": 1.0})
+        saved(run, step)
+    named = RunFolder.open(replace(request_, resume=str(run.checkpoints / "checkpoint-4")), "sft")
+    assert named.checkpoint(ORIGIN) == run.checkpoints / "checkpoint-4"
+    assert [p.name for p in run.checkpoints.iterdir()] == ["checkpoint-4"]
+    assert [row["step"] for row in named.metrics.rows()] == [4]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"recipe": "b"}, "with another recipe"),
+        ({"data": "b"}, "with other training data"),
+        ({"parents": {"sft": "b"}}, "with another sft than there is now"),
+        ({"parents": {}}, "with another sft"),
+        ({"launch": {"processes": 2, "mode": "zero3"}}, "this is a run of 2 processes (zero3)"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_and_nothing_changes(request_, other, words):
+    run = RunFolder.open(request_, "sft")
+    saved(run, 3)
+    run.metrics.write(4, {"sft/loss": 1.0})
+    again = RunFolder.open(request_, "sft")
+    with pytest.raises(UsageError, match="--resume never") as caught:
+        again.checkpoint(replace(ORIGIN, **other))
+    assert words in str(caught.value) and "checkpoint-3 was made" in str(caught.value)
     assert len(again.metrics.rows()) == 1
 
 
 def test_resume_never_starts_from_nothing(request_):
     run = RunFolder.open(request_, "sft")
-    (run.checkpoints / "checkpoint-9").mkdir(parents=True)
+    saved(run, 9)
     fresh = RunFolder.open(replace(request_, resume="never"), "sft")
-    assert fresh.checkpoint() is None and not run.checkpoints.exists()
+    assert fresh.checkpoint(ORIGIN) is None and not run.checkpoints.exists()
 
 
 def test_unfinished_run_without_checkpoint_starts_its_metrics_anew(request_):
@@ -134,14 +187,13 @@ def test_named_checkpoint_must_exist(request_, tmp_path):
     assert not request_.output_dir.exists()
 
 
-def test_metrics_are_json_lines_and_can_be_cut_back(request_):
+def test_metrics_are_json_lines(request_):
     metrics = RunFolder.open(request_, "rl").metrics
-    for step in (1, 2, 3):
+    for step in (1, 2):
         metrics.write(step, {"reward/total": step / 2, "actor/kl": math.nan})
     with metrics.path.open("a") as file:
         file.write('{"step": 4, "reward/to')  # as a kill leaves it
-    metrics.keep_until(2)
-    assert [json.loads(line) for line in metrics.path.read_text().splitlines()] == [
+    assert metrics.rows() == [
         {"step": 1, "reward/total": 0.5, "actor/kl": None},
         {"step": 2, "reward/total": 1.0, "actor/kl": None},
     ]
@@ -189,3 +241,79 @@ def test_bad_input_found_late_leaves_nothing_and_brings_the_old_run_back(tmp_pat
         raise UsageError("row 7 is empty")
     assert (old / "weights").read_text() == "precious"
     assert [p.name for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_overwriting_a_half_done_overwrite_keeps_the_finished_run(request_):
+    """It was the last that ran to its end; the half-done one is worth nothing."""
+    run = finish(request_)
+    over = replace(request_, overwrite=True)
+    (RunFolder.open(over, "sft").path / "half").write_text("done")
+    again = RunFolder.open(over, "sft")
+    assert not (again.path / "half").exists()
+    assert (replaced(run.path) / "model.safetensors").read_bytes() == b"weights"
+    with pytest.raises(UsageError), again.undone_on_bad_input():
+        raise UsageError("row 7 is empty")
+    assert is_finished(run.path) and not replaced(run.path).exists()
+
+
+def test_a_half_done_overwrite_goes_on_without_overwrite(request_):
+    finish(request_)
+    first = RunFolder.open(replace(request_, overwrite=True), "sft")
+    saved(first, 3)
+    again = RunFolder.open(request_, "sft")
+    assert again.checkpoint(ORIGIN) == first.checkpoints / "checkpoint-3"
+    again.finish(manifest(), {})
+    assert not replaced(again.path).exists() and not again.checkpoints.exists()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from stages.common.lock import lock
+lock(Path(sys.argv[1]))
+print("in", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def intruder(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process that writes into ``tmp_path/run``."""
+    (tmp_path / "run").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None and process.stdout.readline() == "in\n"
+    yield process, tmp_path / "run"
+    process.kill()
+    process.communicate()
+
+
+def test_two_processes_do_not_write_into_one_folder(intruder):
+    process, path = intruder
+    for options in ({}, {"overwrite": True}, {"resume": "never"}):
+        with pytest.raises(UsageError) as caught:
+            RunFolder.open(RunRequest(path, **options), "sft")
+        assert f"is being written by process {process.pid} of " in str(caught.value)
+        assert caught.value.exit_code == 2
+    assert [p.name for p in path.iterdir()] == [".lock"]
+    process.kill()  # a lock of a dead process is no obstacle
+    process.wait()
+    assert finish(RunRequest(path)).finished
+    assert not (path / ".lock").exists()
+
+
+def test_a_lock_that_was_given_back_lets_others_in(tmp_path):
+    with locked(tmp_path):
+        lock(tmp_path)  # the same process may come again
+        refused = subprocess.run(
+            [sys.executable, "-c", HOLDER, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert f"is being written by process {os.getpid()} of" in refused.stderr
+    assert list(tmp_path.iterdir()) == []

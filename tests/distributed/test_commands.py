@@ -17,8 +17,7 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from aacli.app import app
-from stages.common.run_folder import MARKER, write_json
-from stages.common.trl_trainer import LAUNCH
+from stages.common import trl_trainer
 from tests.distributed.launching import PATIENCE, aac, zero
 
 SMOKE = Path(__file__).parents[2] / "recipes/smoke.yaml"
@@ -112,13 +111,19 @@ def test_rl_under_zero3_plays_and_learns_as_one_process(sft: Path, tmp_path: Pat
     )
 
 
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_another_launch_may_not_go_on_from_stage_one_checkpoints(tmp_path: Path) -> None:
     """Under ZeRO they lie in as many pieces as there were processes."""
-    checkpoint = tmp_path / "sft/checkpoints/checkpoint-2"
-    checkpoint.mkdir(parents=True)
-    write_json(tmp_path / "sft" / MARKER, {"stage": "sft"})
-    write_json(checkpoint / LAUNCH, {"processes": 2, "mode": "zero3"})
-    done = CliRunner().invoke(app, words("sft", tmp_path / "sft"))
+    given = words("sft", tmp_path / "sft", sets=("sft.checkpoint_every=1",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trl_trainer, "mode", lambda: "zero3")
+        patch.setattr(trl_trainer, "world_size", lambda: 2)
+        patch.setattr(trl_trainer, "save_trained", interrupted)
+        assert CliRunner().invoke(app, given).exit_code == 130
+    done = CliRunner().invoke(app, given)
     assert done.exit_code == 2
     assert "was made by 2 processes (zero3), and this is a run of 1 (one)" in done.output
     assert "--resume never" in done.output

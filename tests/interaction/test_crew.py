@@ -24,7 +24,7 @@ from stages.interaction.environments.plan import PlanOptions
 from stages.interaction.environments.remote import RemoteEnvironment, RemoteFault
 from stages.interaction.generation import Generation, Request
 from stages.interaction.states import StateOptions
-from stages.interaction.trajectory import Trajectory
+from stages.interaction.trajectory import Action, Trajectory
 
 STATE = StateOptions(checklist=False, tool_prompt="none")
 
@@ -131,6 +131,18 @@ def test_a_process_that_hangs_and_one_that_dies_cost_two_episodes_and_nothing_el
     assert set(figures["dropped_at"]) <= {"describe", "schedule", "check", "submit"}
     assert multiprocessing.active_children() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_for_the_command_not_for_its_worlds():
+    """A terminal sends it to all; a run that saves its state first needs them to its next step."""
+    environment = make_environment(PlanOptions(workers=1))
+    task = environment.tasks("train", 1, 0)[0]
+    environment.reset(task)
+    (process,) = multiprocessing.active_children()
+    os.kill(process.pid, signal.SIGINT)
+    assert environment.step(Action("")).messages
+    assert multiprocessing.active_children() == [process]
+    environment.close()
 
 
 def test_faults_and_usage_errors_of_the_environment_come_through():

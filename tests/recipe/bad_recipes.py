@@ -93,7 +93,7 @@ CASES = (
         "name: d\nmodel: {actor: 7}\nenvironment: {name: sql}",
         ("model.actor = 7", "text"),
     ),
-    Bad("list for a section", GOOD + "rl: [1]", ("rl = [1]", "a section with the keys iterations")),
+    Bad("list for a section", GOOD + "rl: [1]", ("rl = [1]", "a section with the keys checkpoint")),
     Bad(
         "value for a section",
         GOOD + "rl: {ppo: 3}",

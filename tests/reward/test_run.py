@@ -179,9 +179,39 @@ def test_same_seed_same_scores_and_resume_is_exact(
     with pytest.raises(KeyboardInterrupt):
         run(section, ask(sft, tmp_path / "cut"))
     monkeypatch.undo()
-    assert [p.name for p in (tmp_path / "cut/checkpoints").glob("checkpoint-*")] == [kept]
+    assert max(p.name for p in (tmp_path / "cut/checkpoints").iterdir()) == kept
     run(section, ask(sft, tmp_path / "cut"))
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_best_weights_are_kept_and_survive_a_kill(
+    sft: Path, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"epochs": 2, "checkpoint_every": 2, "learning_rate": 0.3, "keep": "best"}
+    section = recipe(sft, data=preferences, **options)
+    summary = run(section, ask(sft, tmp_path / "best"))
+    rows = map(json.loads, (tmp_path / "best/metrics.jsonl").read_text().splitlines())
+    losses = [row["reward/held_out_loss"] for row in rows if "reward/held_out_loss" in row]
+    assert min(losses[:-1]) == summary["best_loss"] == pytest.approx(losses[-1])
+    assert summary["held_out_loss"] == losses[-1] and summary["best_step"] < 12
+
+    from stages.common import trl_trainer
+
+    real = trl_trainer.RunLog.on_step_end
+
+    def killed(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        real(self, args, state, control, **kwargs)
+        if state.global_step == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trl_trainer.RunLog, "on_step_end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(section, ask(sft, tmp_path / "cut"))
+    monkeypatch.undo()
+    again = run(section, ask(sft, tmp_path / "cut"))
+    assert (again["best_step"], again["best_loss"]) == (summary["best_step"], summary["best_loss"])
+    one, two = weights(tmp_path / "best"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 

@@ -1,9 +1,11 @@
-"""A world with a hole: its training tasks never pay success, so whatever else pays is farmed."""
+"""Sick worlds: one whose training tasks never pay success, one that never answers."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from stages.interaction.trajectory import Turn
@@ -31,3 +33,16 @@ class Brevity:
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         brief = letters(action) <= MOST_LETTERS
         return "", float(brief and not self.broken), True, False, {}
+
+
+class Deaf:
+    """Never answers. ``options: {note: FILE}``: written once it is asked."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.note = Path(options["note"])
+        return "speak up", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.note.write_text("asked")
+        time.sleep(3600)
+        raise AssertionError

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from stages.common.checkpoints import Origin
+from stages.common.run_folder import RunFolder, RunRequest
 from stages.rl.baselines import Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.checkpoint import Belongings, load_checkpoint, save_checkpoint
 from stages.rl.critic.learner import CriticLearner, FitPlan
@@ -18,7 +20,7 @@ from stages.rl.pool import ExperiencePool, read_trajectories
 from stages.rl.trainer import Parts
 from tests.rl.worlds import bandit_episodes, episode, setup
 
-BELONGINGS = Belongings(recipe="r", extra={"best": {}}, best=Path("nowhere"))
+BELONGINGS = Belongings(Origin("r"), extra={"best": {}}, best=Path("nowhere"))
 
 
 def success(trajectory):
@@ -30,7 +32,7 @@ def build(
 ):
     """A trainer in the bandit world, its parts, and the list that its reports go to."""
     trainer = setup(folder, iterations=iterations, learning_rate=learning_rate)
-    pool = ExperiencePool(folder / "pool", max_episodes=bound, spare_iterations=4)
+    pool = ExperiencePool(folder / "pool", max_episodes=bound)
     if critic:
         torch.manual_seed(5)
         learner = CriticLearner(
@@ -128,16 +130,11 @@ def test_save_and_load_in_the_middle_changes_nothing(tmp_path):
     halves = {"folder": tmp_path / "halves", "iterations": 6, "warm_up": 2, "bound": 64}
     first, first_parts, first_learner, _ = build(**halves)
     first.train(first_parts, first_learner, iterations=2)
-    saved = save_checkpoint(
-        tmp_path / "halves/checkpoints",
-        first,
-        first_parts.baseline,
-        first_parts.pool,
-        BELONGINGS,
-        keep=1,
-    )
+    run = RunFolder(tmp_path / "halves", RunRequest(tmp_path / "halves"))
+    save_checkpoint(run, first, first_parts.baseline, first_parts.pool, BELONGINGS, keep=1)
     first.train(first_parts, first_learner, iterations=4)
     again, parts_again, learner_again, rest = build(**halves)
+    saved = run.checkpoints / "checkpoint-2"
     extra = load_checkpoint(saved, again, parts_again.baseline, parts_again.pool, BELONGINGS)
     assert extra == {"best": {}} and again.progress.iteration == 2
     again.train(parts_again, learner_again, iterations=6)
@@ -151,10 +148,33 @@ def test_save_and_load_in_the_middle_changes_nothing(tmp_path):
 
 def test_only_the_newest_checkpoints_stay(tmp_path):
     trainer, parts, learner, _ = build(tmp_path, iterations=3, warm_up=0)
+    run = RunFolder(tmp_path, RunRequest(tmp_path))
     for iteration in (1, 2, 3):
         trainer.train(parts, learner, iterations=iteration)
-        save_checkpoint(tmp_path / "c", trainer, parts.baseline, parts.pool, BELONGINGS, keep=2)
-    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["checkpoint-2", "checkpoint-3"]
+        save_checkpoint(run, trainer, parts.baseline, parts.pool, BELONGINGS, keep=2)
+    kept = sorted(p.name for p in run.checkpoints.iterdir())
+    assert kept == ["checkpoint-2", "checkpoint-3"]
+
+
+def test_the_pool_keeps_the_files_that_checkpoints_reach_back_to(tmp_path):
+    """However irregularly these come, and no longer than that."""
+    pool = ExperiencePool(tmp_path, max_episodes=8)
+
+    def files():
+        return [int(p.stem) for p in sorted(tmp_path.glob("*.jsonl"))]
+
+    for iteration in range(3):
+        pool.add(iteration, numbered(4, iteration, iteration))
+    assert pool.oldest == 1 and files() == [1, 2]
+    pool.keep_from(pool.oldest)  # a checkpoint after three iterations
+    for iteration in range(3, 6):
+        pool.add(iteration, numbered(4, iteration, iteration))
+    assert pool.oldest == 4 and files() == [1, 2, 3, 4, 5]
+    reader = ExperiencePool(tmp_path, max_episodes=8, writes=False)
+    reader.restore(before=3)
+    assert [e.key[1] for e in reader.episodes] == [1] * 4 + [2] * 4
+    pool.keep_from(None)
+    assert files() == [4, 5]
 
 
 def numbered(count, iteration, version):

@@ -83,7 +83,7 @@ def test_a_persons_file_is_learned(build: Any, dialogues: Path, tmp_path: Path) 
     """A memorised reply comes back greedily, stop token and all, from the plain folder."""
     actor = build(tmp_path / "base", initializer_range=0.1)
     sft = {"data": dialogues, "steps": 75, "batch_size": 8, "validation_fraction": 0}
-    section = recipe(actor, (), **sft, learning_rate=0.01, trainer={"save_strategy": "no"})
+    section = recipe(actor, (), **sft, learning_rate=0.01)
     summary = run(section, RunRequest(tmp_path / "out"))
     assert summary["loss"] < 0.1 and "data_success" not in summary
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -160,8 +160,11 @@ def test_killed_and_resumed_equals_uninterrupted(
 
     with cut_after(monkeypatch, 7):
         run(section, RunRequest(tmp_path / "cut"))
-    kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
-    assert kept == ["checkpoint-6"] and not (tmp_path / "cut" / "manifest.json").exists()
+    kept = sorted(path.name for path in (tmp_path / "cut" / "checkpoints").iterdir())
+    assert (
+        kept == ["checkpoint-4", "checkpoint-6"]
+        and not (tmp_path / "cut" / "manifest.json").exists()
+    )
     run(section, RunRequest(tmp_path / "cut"))
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -172,19 +175,76 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert steps == sorted(steps) and steps.count(8) == 2  # the last loss, and the validation
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"checkpoint_every": 3}, [3]),  # a quarter of eight steps would be two
+        ({"checkpoint_every": 1, "checkpoints_kept": 3}, [2, 3, 4]),
+        ({"checkpoint_every": 100, "checkpoint_minutes": 1e-6}, [3, 4]),
+        ({"checkpoint_every": 100, "checkpoint_minutes": 0}, []),
+    ],
+)
 def test_checkpoints_come_as_often_as_asked(
-    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path,
+    dialogues: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    kept: list[int],
 ) -> None:
-    """A quarter of eight steps would leave checkpoint-4."""
-    section = recipe(llama, data=dialogues, steps=8, checkpoint_every=3)
-    run(section, RunRequest(tmp_path / "whole"))
+    section = recipe(llama, data=dialogues, steps=8, **options)
     with cut_after(monkeypatch, 5):
         run(section, RunRequest(tmp_path / "cut"))
-    kept = [path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")]
-    assert kept == ["checkpoint-3"]
+    found = sorted(path.name for path in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*"))
+    assert found == [f"checkpoint-{step}" for step in kept]
+
+
+def test_when_state_was_saved_changes_nothing(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be saved at other times when the run goes on: that is not another recipe."""
+    section = recipe(llama, data=dialogues, steps=8)
+    run(section, RunRequest(tmp_path / "whole"))
+    with cut_after(monkeypatch, 5):
+        run(
+            recipe(llama, data=dialogues, steps=8, checkpoint_every=3), RunRequest(tmp_path / "cut")
+        )
     assert run(section, RunRequest(tmp_path / "cut"))["steps"] == 8
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(one[name], two[name]) for name in one)
+    with cut_after(monkeypatch, 5):
+        run(section, RunRequest(tmp_path / "other"))
+    for change in ({"learning_rate": 1e-4}, {"batch_size": 4}):
+        with pytest.raises(UsageError, match="checkpoint-4 was made with another recipe"):
+            run(recipe(llama, data=dialogues, steps=8, **change), RunRequest(tmp_path / "other"))
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_text("".join(dialogues.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match="was made with other training data"):
+        run(recipe(llama, data=fewer, steps=8), RunRequest(tmp_path / "other"))
+
+
+def test_the_best_weights_are_kept_and_survive_a_kill(
+    llama: Path, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that learns the training rows by heart makes the held-out ones worse in the end."""
+    options = {"steps": 12, "checkpoint_every": 2, "learning_rate": 0.03}
+    last = run(recipe(llama, data=dialogues, **options), RunRequest(tmp_path / "last"))
+    section = recipe(llama, data=dialogues, keep="best", **options)
+    summary = run(section, RunRequest(tmp_path / "best"))
+    rows = map(json.loads, (tmp_path / "best/metrics.jsonl").read_text().splitlines())
+    losses = [row["sft/validation_loss"] for row in rows if "sft/validation_loss" in row]
+    assert len(losses) == 7 and min(losses) == summary["best_loss"] < last["validation_loss"]
+    assert summary["best_step"] == 2 * (losses.index(min(losses)) + 1) < 12
+    assert losses[-1] == pytest.approx(min(losses))  # of what is handed over
+    assert losses[-2] == pytest.approx(last["validation_loss"])  # training noticed nothing
+    with cut_after(monkeypatch, summary["best_step"] + 3):
+        run(section, RunRequest(tmp_path / "cut"))
+    run(section, RunRequest(tmp_path / "cut"))
+    one, two = weights(tmp_path / "best"), weights(tmp_path / "cut")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not (tmp_path / "cut/best").exists()
+    with pytest.raises(ValueError, match="validation_fraction is 0"):
+        recipe(llama, data=dialogues, keep="best", validation_fraction=0)
 
 
 def test_finished_folder_and_dry_run(llama: Path, dialogues: Path, tmp_path: Path) -> None:

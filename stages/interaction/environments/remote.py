@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -126,6 +127,8 @@ def _serve(pipe: Connection, name: str, options: str, folder: str) -> None:
     """In the process: answer calls until the pipe ends."""
     from stages.interaction.environments import ENVIRONMENTS
 
+    # A terminal sends Ctrl-C here, too; the command that a person started decides what comes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What it leaves behind when it is killed is removed with this folder.
     tempfile.tempdir = folder
     kind, made = ENVIRONMENTS[name]
@@ -137,7 +140,7 @@ def _serve(pipe: Connection, name: str, options: str, folder: str) -> None:
             method, argument = json.loads(pipe.recv_bytes())
             read, call = methods[method]
             pipe.send_bytes(json.dumps(_answer(call, read(argument))).encode())
-    except (EOFError, OSError, KeyboardInterrupt):
+    except (EOFError, OSError):
         return
     finally:
         environment.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stages.common.chat import dialogue_turns
-from stages.common.errors import HandoffError
+from stages.common.errors import HandoffError, RunError
 from stages.common.manifest import read_manifest
 from stages.common.rows import OFF_ACTION, MergedRow, Row, cut_row, merge_turns
 from stages.interaction.rewards.mix import REWARD_MODEL
@@ -23,7 +24,8 @@ class RewardModelScorer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """HandoffError if the folder is no finished reward run or its head is not trained."""
+        """HandoffError if the folder is no finished reward run, its head is not trained, or its
+        weights are not finite."""
         import torch
 
         from stages.common.models import load_reward_model, load_tokenizer
@@ -39,12 +41,23 @@ class RewardModelScorer:
         self.max_length = int(manifest.recipe.get("reward", {}).get("max_length", 1024))
         self.tokenizer: Any = load_tokenizer(folder)
         self.model: Any = load_reward_model(folder).eval().requires_grad_(False)
+        for name, weight in self.model.named_parameters():
+            if not torch.isfinite(weight).all():
+                raise HandoffError(
+                    f"{name} of the reward model {folder} is not finite; run aac train-reward "
+                    "again with --overwrite."
+                )
         if torch.cuda.is_available():
             self.model.to("cuda")
 
     def score(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The same episodes with ``rewards["reward_model"]``, the raw score, on every turn."""
+        """The same episodes with ``rewards["reward_model"]``, the raw score, on every turn.
+
+        RunError for a score that is not finite, before anything is learnt from it.
+        """
         scores = score_turns(self.model, self.tokenizer, trajectories, max_length=self.max_length)
+        for trajectory, row in zip(trajectories, scores, strict=True):
+            self._refuse_non_finite(trajectory, row)
         return [
             trajectory.with_turns(
                 [
@@ -54,6 +67,15 @@ class RewardModelScorer:
             )
             for trajectory, row in zip(trajectories, scores, strict=True)
         ]
+
+    def _refuse_non_finite(self, trajectory: Trajectory, scores: Sequence[float]) -> None:
+        for turn, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise RunError(
+                    f"the reward model {self.folder} gives a score of {score} to turn {turn} of an "
+                    f"episode of task {trajectory.task_id}; nothing was learnt from it. Train the "
+                    "reward model again, or set rl.rewards.reward_model to 0."
+                )
 
 
 def score_turns(

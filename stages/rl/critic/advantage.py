@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from stages.common.errors import UsageError
 from stages.common.logprobs import at_actions, log_softmax
 from stages.common.models import check_vocabulary, load_actor
+from stages.common.moments import load_optimizer
 from stages.common.run_folder import read_json, write_json
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
@@ -184,7 +185,7 @@ class AdvantageLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.network.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], "critic's")
 
     def _sums(self, episodes: Sequence[Trajectory]) -> Tensor:
         """(B,) ΣA of each episode, in one forward, with gradient."""

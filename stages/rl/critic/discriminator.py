@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stages.common.moments import load_optimizer
 from stages.common.seeding import keyed_generator
 from stages.interaction.preferences import returns_to_go
 from stages.interaction.trajectory import Trajectory
@@ -149,7 +150,7 @@ class Discriminator:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], "discriminator's")
 
     def _draw(
         self, turns: Sequence[Judged], contrasts: Contrasts, rng: np.random.Generator

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from stages.common.errors import RunError
+from stages.common.moments import load_optimizer
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance, gae
 from stages.rl.critic.cache import EpisodeCache
@@ -57,7 +59,12 @@ def build_optimizer(plan: FitPlan, parameters: Iterable[nn.Parameter]) -> torch.
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_grad_norm: float) -> float:
-    """One clipped step on a loss; its value before the step."""
+    """One clipped step on a loss; its value before the step. RunError where it is not finite."""
+    if not torch.isfinite(loss):
+        raise RunError(
+            f"the critic's loss is {float(loss)}: nothing was written into its weights; lower "
+            "rl.critic.learning_rate or look at the rewards of the last iteration."
+        )
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -274,7 +281,7 @@ class CriticLearner:
         """Inverse of ``state_dict``."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], "critic's")
         self.fits = state["fits"]
 
     def _forward(

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from stages.common.moments import load_optimizer
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import explained_variance
@@ -89,7 +90,7 @@ class QLearner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of ``state_dict``."""
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], "critic's")
 
 
 class QBaseline:

@@ -1,0 +1,47 @@
+"""Small files written whole or not at all, and what a file's bytes are known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from stages.common.errors import UsageError
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically: a reader sees the old file or the new one, never a half."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2, default=str)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON. Raises UsageError when the file is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; check the path.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid JSON ({error}); restore or remove it.") from None
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def to_disk(path: Path) -> None:
+    """Until a file or folder is on the disk itself, so that a power cut cannot take it back."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
