@@ -9,7 +9,8 @@ import typer
 
 from aacli.command import command, emit
 from aacli.folders import default_actor
-from aacli.options import ActorFolder, RecipeOptions, RecipePath
+from aacli.options import ActorFolder, RecipePath
+from aacli.supervision import SupervisedRecipeOptions
 
 Question = Annotated[
     str | None, typer.Option(help="Ask this one question and leave; without it: a conversation.")
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def chat(
     recipe: RecipePath,
-    options: RecipeOptions,
+    options: SupervisedRecipeOptions,
     actor: ActorFolder = None,
     question: Question = None,
     database: Database = None,
@@ -69,6 +70,7 @@ def chat(
         human=human,
         greedy=greedy,
         reviewers=load_reviewer,
+        supervise=options.supervise_by(),
     )
     if options.json:
         emit(result)

@@ -9,7 +9,8 @@ import typer
 
 from aacli.command import command, emit
 from aacli.folders import default_actor
-from aacli.options import ActorFolder, RecipeOptions, RecipePath
+from aacli.options import ActorFolder, RecipePath
+from aacli.supervision import SupervisedRecipeOptions
 
 
 class Scripted(StrEnum):
@@ -56,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     recipe: RecipePath,
-    options: RecipeOptions,
+    options: SupervisedRecipeOptions,
     actor: ActorFolder = None,
     policy: Policy = None,
     greedy: Greedy = False,
@@ -65,7 +66,8 @@ def evaluate(
 ) -> None:
     """Play held-out episodes and measure success, drift, repeated mistakes and loops.
 
-    Equal recipes and seeds give equal figures; --seed stands for evaluation.seed here.
+    Equal recipes and seeds give equal figures; --seed stands for evaluation.seed here. With
+    --supervise a critic watches over the agent while it plays.
     """
     given = {
         "evaluation.episodes": episodes,
@@ -84,6 +86,7 @@ def evaluate(
         reviewers=load_reviewer,
         policy=policy and policy.value,
         greedy=greedy,
+        supervise=options.supervise_by(),
     )
     if options.json:
         emit(result)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from aacli.command import command, emit
-from aacli.options import Basics
+from aacli.supervision import SupervisedBasics
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished sft or rl run.")]
 Host = Annotated[
@@ -25,11 +25,11 @@ def register(app: typer.Typer) -> None:
     command(app, "serve", example="aac serve runs/quickstart/rl --port 8000")(serve)
 
 
-def serve(run: Run, options: Basics, host: Host = "127.0.0.1", port: Port = 8000) -> None:
+def serve(run: Run, options: SupervisedBasics, host: Host = "127.0.0.1", port: Port = 8000) -> None:
     """Serve an agent at /v1/chat/completions, with the state processor and tool parser it was
     trained with."""
     from stages.evaluation.serve import serve_command
 
-    result = serve_command(run, host=host, port=port)
+    result = serve_command(run, host=host, port=port, supervise=options.supervise_by())
     if options.json:
         emit(result)

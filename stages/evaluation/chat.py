@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from stages.common.console import say, show
 from stages.common.errors import UsageError
 from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
+from stages.evaluation.supervise import Supervise, unsupervised
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
 from stages.interaction.environments import needs_person
@@ -85,6 +86,7 @@ def chat_command(
     human: bool = False,
     greedy: bool = True,
     reviewers: Reviewers = no_reviewers,
+    supervise: Supervise = unsupervised,
 ) -> list[dict[str, Any]]:
     """Answer ``question``, or play held-out ``task`` number N, or else ask the person again and
     again until an empty end of input, ``exit`` or ``quit``.
@@ -101,11 +103,12 @@ def chat_command(
     if human and (question is not None or database is not None):
         raise UsageError("--human makes you the user; leave out --question and --database.")
     set_threads(recipe.threads)
+    load = Loading(lambda world: supervise(player(world, actor, reviewers)), greedy)
     idle = question is None and database is None and task is None
     if human or (idle and isinstance(recipe.environment, Peopled)):
-        return [_with_person(recipe, actor, task or 0, greedy=greedy, reviewers=reviewers)]
+        return [_with_person(recipe, task or 0, load)]
     with _own_database(recipe, database) as world:
-        conversation = _conversation(world, actor, greedy=greedy, reviewers=reviewers)
+        conversation = load.conversation(world)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
         conversation.open()
@@ -113,17 +116,7 @@ def chat_command(
         return [conversation.answer(text) for text in asked]
 
 
-def _conversation(
-    recipe: Recipe, actor: str, *, greedy: bool, reviewers: Reviewers
-) -> Conversation:
-    loaded = player(recipe, actor, reviewers)
-    arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
-    return Conversation(arena, loaded, greedy=greedy, seed=recipe.seed)
-
-
-def _with_person(
-    recipe: Recipe, actor: str, task: int, *, greedy: bool, reviewers: Reviewers
-) -> dict[str, Any]:
+def _with_person(recipe: Recipe, task: int, load: Loading) -> dict[str, Any]:
     """One episode whose user is the person at the terminal (F8)."""
     if not isinstance(recipe.environment, Peopled):
         raise UsageError(
@@ -131,8 +124,22 @@ def _with_person(
             " out --human and ask a question, or watch the agent with --task 0."
         )
     world = recipe.model_copy(update={"environment": recipe.environment.with_person()})
-    conversation = _conversation(world, actor, greedy=greedy, reviewers=reviewers)
+    conversation = load.conversation(world)
     return conversation.play(world.evaluation.split, task, world.evaluation.seed)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the agent of a conversation is loaded and plays."""
+
+    load: Callable[[Recipe], LoadedActor]
+    greedy: bool
+
+    def conversation(self, recipe: Recipe) -> Conversation:
+        """With this agent, in the recipe's world."""
+        loaded = self.load(recipe)
+        arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
+        return Conversation(arena, loaded, greedy=self.greedy, seed=recipe.seed)
 
 
 class Conversation:

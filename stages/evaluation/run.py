@@ -13,6 +13,7 @@ from stages.common.seeding import set_threads
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.policies import most_frequent_policy, null_policy, random_policy
 from stages.evaluation.readiness import TRIES, readiness
+from stages.evaluation.supervise import Supervise, supervision_figures, unsupervised
 from stages.evaluation.tables import groups_table, metrics_table
 from stages.interaction.arena import Arena
 from stages.interaction.player import LoadedActor, load_player
@@ -151,11 +152,12 @@ def evaluate_command(
     reviewers: Reviewers = no_reviewers,
     policy: str | None = None,
     greedy: bool = False,
+    supervise: Supervise = unsupervised,
 ) -> dict[str, Any]:
     """``aac eval``: measure an actor's folder, or a scripted policy in its stead.
 
     Shows tables and returns the object that ``--json`` prints: who and what was measured, then
-    the figures of ``episode_metrics``.
+    the figures of ``episode_metrics``, and those of its supervision, if any.
     """
     if (actor is None) == (policy is None):
         raise UsageError("give either --actor or --policy, and not both.")
@@ -164,7 +166,8 @@ def evaluate_command(
     if policy is not None:
         figures = measure_policy(tasks, policy)
     else:
-        figures = measure_actor(tasks, player(recipe, str(actor), reviewers), greedy=greedy)
+        loaded = supervise(player(recipe, str(actor), reviewers))
+        figures = measure_actor(tasks, loaded, greedy=greedy) | supervision_figures(loaded)
     result = {
         **({"actor": actor} if policy is None else {"policy": policy}),
         "split": recipe.evaluation.split,

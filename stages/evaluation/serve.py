@@ -18,6 +18,7 @@ from stages.common.console import say
 from stages.common.errors import UsageError
 from stages.common.manifest import read_manifest
 from stages.common.run_folder import MANIFEST
+from stages.evaluation.supervise import Supervise, unsupervised
 from stages.interaction.actions import parse_action
 from stages.interaction.endpoint.protocol import ChatReply, ChatRequest, reply_message
 from stages.interaction.endpoint.server import chat_app, make_server
@@ -25,7 +26,7 @@ from stages.interaction.environments.base import Reset
 from stages.interaction.generation import Request
 from stages.interaction.player import LoadedActor, load_player
 from stages.interaction.states import StateOptions, StateOverflow, build_state
-from stages.interaction.trajectory import Action, Message, Turn
+from stages.interaction.trajectory import Action, Message, Trajectory, Turn
 from stages.recipe.models import Recipe
 
 GREEDY = 1e-6
@@ -35,7 +36,7 @@ GREEDY = 1e-6
 class ServedAgent:
     """Answers chat requests, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, supervise: Supervise = unsupervised) -> None:
         """UsageError for a folder that is no finished run, or an agent that needs its critic."""
         if not (folder / MANIFEST).is_file():
             raise UsageError(
@@ -54,6 +55,13 @@ class ServedAgent:
                 f"{folder} is shown its critic's reviews (state.review = words), which a program's "
                 "conversation does not hold; play it by aac chat or eval."
             )
+        self._limit = int(getattr(recipe.environment, "max_turns", 0))
+        self._actor = supervise(self._actor)
+        if self._actor.reviewer is not None:
+            raise UsageError(
+                "a program's conversation does not hold the critic's reviews; serve with "
+                "--supervise-mode screen, or play the agent by aac chat or eval."
+            )
         self._lock, self._numbers = threading.Lock(), count()
 
     async def answer(self, episode: str, request: ChatRequest) -> tuple[ChatReply, dict[str, Any]]:
@@ -67,24 +75,26 @@ class ServedAgent:
             greedy = request.temperature is not None and request.temperature <= GREEDY
             policy = self._policy(request, greedy)
             key = (request.seed or 0, 0 if request.seed is not None else next(self._numbers), 0, 0)
-            asked = Request(self.shown(request), request.tools, key)
+            shown, so_far = self.shown(request)
+            asked = Request(shown, request.tools, key, so_far=lambda: so_far)
             (made,) = policy.generate([asked], greedy=greedy)
         if made.overflow:
             raise UsageError("the conversation leaves no room for a reply in the model's context.")
         action = parse_action(made.text, request.tools) if request.tools else Action(made.text)
         return ChatReply(action, made.stopped, (len(made.prompt_ids), len(made.ids)))
 
-    def shown(self, request: ChatRequest) -> list[Message]:
-        """The state: what the agent was shown in training for such a history."""
+    def shown(self, request: ChatRequest) -> tuple[list[Message], Trajectory]:
+        """The state, what the agent was shown in training for such a history; and the history."""
         head, turns = conversation(request.messages)
         state = build_state(self._actor.state, self._actor.count_tokens)
         goal = next((str(m["content"]) for m in head if m["role"] == "user"), "")
+        record = Trajectory("", "", "", goal, tuple(head), request.tools, max_turns=self._limit)
         state.reset(Reset(tuple(head), request.tools, goal))
         try:
             for turn in turns:
                 state.render()
                 state.update(turn)
-            return state.render()
+            return state.render(), record.with_turns(turns)
         except StateOverflow as overflow:
             raise UsageError(
                 f"the conversation does not fit the agent's state: {overflow}."
@@ -118,10 +128,12 @@ def conversation(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]
     return head, turns
 
 
-def serve_command(folder: Path, *, host: str, port: int) -> dict[str, Any]:
+def serve_command(
+    folder: Path, *, host: str, port: int, supervise: Supervise = unsupervised
+) -> dict[str, Any]:
     """Serve until interrupted; returns where it was. UsageError for a folder or port that is no
     good."""
-    agent = ServedAgent(folder)
+    agent = ServedAgent(folder, supervise)
     server = make_server(chat_app(agent.answer, model=str(folder)), host=host, port=port)
     say(f"serving {folder} at http://{host}:{port}/v1; an interrupt ends it.")
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from stages.interaction.trajectory import Message, Turn
+from stages.interaction.trajectory import Message, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Request:
     """The turn before, so that its sampled tokens can be kept as they are in the prompt."""
     max_tokens: int = 0
     """Most tokens of the prompt, where they are counted as the actor's; 0: nobody said."""
+    so_far: Callable[[], Trajectory] | None = None
+    """The episode up to here without privileged facts, for those who judge proposed actions."""
 
 
 @dataclass(frozen=True, slots=True)

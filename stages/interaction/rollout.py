@@ -232,7 +232,8 @@ class _Episode:
             return None
         previous = _visible(self.turns[-1]) if self.turns else None
         key = (*self.record.key, len(self.turns))
-        return Request(messages, self.record.tools, key, previous, self.seat.state.max_tokens)
+        room = self.seat.state.max_tokens
+        return Request(messages, self.record.tools, key, previous, room, self.unprivileged)
 
     def decide(self, reply: Generation) -> Action | None:
         """The action that a reply means; None if there was no room for one."""

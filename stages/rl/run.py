@@ -22,6 +22,7 @@ from stages.common.ranks import Ranks
 from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
 from stages.common.seeding import seed_everything, set_threads
 from stages.interaction.rollout import Reviewer
+from stages.interaction.supervision import Judge
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
 
@@ -115,6 +116,22 @@ def load_reviewer(folder: Path, recipe: Recipe) -> Reviewer | None:
 
     budget = int(made.recipe["state"]["max_tokens"])
     return saved_reviewer(RlSection.model_validate(made.recipe["rl"]), budget, folder)
+
+
+def load_supervisor(folder: Path, mode: str) -> tuple[Judge | None, Reviewer | None]:
+    """The critic of an rl folder as judge of proposals and as reviewer of finished turns.
+
+    ``mode``: screen, review or both. UsageError for a critic that cannot do it without privileged
+    facts.
+    """
+    made = read_manifest(folder)
+    from stages.rl.critic.assembly import outside_reviewer
+    from stages.rl.critic.judge import saved_judge
+
+    budget = int(made.recipe["state"]["max_tokens"])
+    rl = RlSection.model_validate(made.recipe["rl"])
+    judge = saved_judge(folder / "critic", budget) if mode != "review" else None
+    return judge, outside_reviewer(rl, budget, folder) if mode != "screen" else None
 
 
 def review_demonstrations(

@@ -119,7 +119,8 @@ def test_the_state_is_the_one_it_was_trained_with(agent, folder):
     state.reset(Reset(tuple(head), request.tools, "what is 2 + 3?"))
     for turn in turns:
         state.update(turn)
-    shown = agent.shown(request)
+    shown, so_far = agent.shown(request)
+    assert [turn.action.text for turn in so_far.turns] == ["r0", "r1", "r2"]
     assert shown == state.render()
     assert [m["content"] for m in shown[1:]] == ["what is 2 + 3?", "r2", "u2"]
     assert '"add"' in shown[0]["content"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.common.errors import UsageError
+from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.interaction.rollout import Reviewer
 from stages.recipe.models import Recipe, RlSection
 from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
@@ -110,6 +111,23 @@ def saved_reviewer(rl: RlSection, state_tokens: int, folder: Path) -> Reviewer:
         network, plan=fit_plan(rl), parts=parts, turn_rewards=rewarding.turn_rewards
     )
     return _reviewer(critic, rl, rewarding)
+
+
+def outside_reviewer(rl: RlSection, state_tokens: int, folder: Path) -> Reviewer:
+    """The reviewer of a finished run for an agent at work, where nothing tells of the right answer.
+
+    UsageError if V was trained with privileged facts: what it said of a turn would be nonsense
+    without them.
+    """
+    if rl.critic.view.privileged:
+        raise UsageError(
+            f"the critic of {folder} was trained with privileged facts, which nobody has when the "
+            "agent works; train one with rl.critic.view.privileged false."
+        )
+    blind = rl.rewards.model_copy(
+        update={"weights": {**rl.rewards.weights, **dict.fromkeys(GOLD_DEPENDENT, 0.0)}}
+    )
+    return saved_reviewer(rl.model_copy(update={"rewards": blind}), state_tokens, folder)
 
 
 def _reviewer(critic: CriticLearner, rl: RlSection, rewarding: Rewarding) -> Reviewer:

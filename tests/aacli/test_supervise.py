@@ -1,0 +1,105 @@
+"""``--supervise`` as a person types it: the effect on what is played, its cost, its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.common.manifest import build_manifest
+from stages.common.run_folder import write_json
+from stages.recipe.models import Recipe
+from tests.rl.test_judge import saved
+from tests.tiny_models import tiny_llama
+
+RECIPE: dict[str, Any] = {
+    "name": "tiny",
+    "threads": 1,
+    "environment": {"name": "sql", "max_turns": 4},
+    "state": {"tool_prompt": "none", "max_tokens": 512},
+    "rl": {"actor": {"max_new_tokens": 4}},
+    "evaluation": {"episodes": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("models") / "actor")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, actor: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    content = {**RECIPE, "model": {"actor": str(actor)}}
+    Path("tiny.yaml").write_text(json.dumps(content))
+    return content
+
+
+def finished(recipe: dict[str, Any], stage: str, **critic: Any) -> Path:
+    """The folder of a finished run, with a critic if it is told what kind."""
+    folder = tiny_llama(Path(stage))
+    content = {**recipe, "rl": {**recipe["rl"], "critic": {"hidden_size": 8, **critic}}}
+    whole = Recipe.model_validate(content).model_dump(mode="json")
+    if critic:
+        saved(folder / "critic", **critic)
+    write_json(folder / "manifest.json", build_manifest(folder, stage, recipe=whole).to_json())
+    return folder
+
+
+@pytest.fixture
+def watched(aac, actor, recipe):
+    """The figures of ``aac eval`` with these words."""
+
+    def measured(*words: Any) -> dict[str, Any]:
+        result = aac("eval", "tiny.yaml", "--actor", actor, "--json", *words)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return measured
+
+
+@pytest.mark.parametrize("kind", ["q", "discriminative"])
+def test_a_critic_makes_the_actor_try_again(kind: str, recipe, watched) -> None:
+    run = finished(recipe, "rl", kind=kind, view={"privileged": False})
+    row = watched("--supervise", run, "--retries", 2)
+    assert row["supervision"]["proposals_per_turn"] == 3
+    assert row["supervision"]["tokens_ratio"] > 2
+    content = watched("--supervise", run, "--retries", 2, "--threshold", -1e9)
+    assert content["supervision"] == {"proposals_per_turn": 1.0, "tokens_ratio": 1.0}
+    alone = watched()
+    assert {k: v for k, v in content.items() if k != "supervision"} == alone
+
+
+def test_rankings_need_no_run(watched) -> None:
+    for ranking in ("log-prob", "majority"):
+        assert watched("--supervise", ranking)["supervision"]["proposals_per_turn"] == 4
+
+
+def test_reviews_enter_the_state_of_an_actor_that_was_trained_without(recipe, aac, actor):
+    run = finished(recipe, "rl", kind="v", view={"privileged": False})
+    result = aac("chat", "tiny.yaml", "--actor", actor, "--task", 0, "--supervise", run,
+                 "--supervise-mode", "review")  # fmt: skip
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("stage", "critic", "words", "said"),
+    [("sft", {}, (), "which has no critic"),
+     ("rl", {"kind": "v", "view": {"privileged": False}}, (), "judges states"),
+     ("rl", {"kind": "q"}, (), "trained with privileged facts"),
+     ("rl", {"kind": "q"}, ("--supervise-mode", "review"), "trained with privileged facts")],
+)  # fmt: skip
+def test_who_cannot_supervise(stage, critic, words, said, recipe, aac, actor) -> None:
+    run = finished(recipe, stage, **critic)
+    result = aac("eval", "tiny.yaml", "--actor", actor, "--supervise", run, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_supervisor_that_is_nowhere_and_a_ranking_that_should_review(recipe, aac, actor) -> None:
+    ask = ("eval", "tiny.yaml", "--actor", actor, "--supervise")
+    assert "is no finished run" in aac(*ask, "nowhere").stderr
+    assert "only ranks proposals" in aac(*ask, "majority", "--supervise-mode", "both").stderr
