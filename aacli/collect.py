@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aacli.command import command, emit
 from aacli.folders import RUNS, default_actor
 from aacli.options import ActorFolder, RecipeOptions, RecipePath
+from aacli.outcome import suggest, typed
 from stages.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from stages.recipe.models import Recipe
 
 
 class Kind(StrEnum):
@@ -27,10 +31,18 @@ Output = Annotated[
     typer.Option(
         "--output",
         help="File of JSON lines to write.",
-        show_default="runs/<recipe name>/<kind>.jsonl",
+        show_default="runs/<recipe name>/<kind>.jsonl; with --human human-preferences.jsonl",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file.")]
+
+Human = Annotated[
+    bool,
+    typer.Option(
+        "--human",
+        help="You choose between two replies; the same command goes on where you quit.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,17 +58,36 @@ def collect(
     actor: ActorFolder = None,
     output: Output = None,
     overwrite: Overwrite = False,
+    human: Human = False,
 ) -> None:
     """Write rows that sft or train-reward can read: the expert's dialogues, or ranked replies."""
     loaded = options.load(recipe)
-    path = output or RUNS / loaded.name / f"{kind}.jsonl"
-    if path.exists() and not overwrite:
+    if human and kind is not Kind.PREFERENCES:
+        raise UsageError(f"--human chooses between replies; {kind} are collected without it.")
+    path = output or RUNS / loaded.name / f"{'human-' if human else ''}{kind}.jsonl"
+    if path.exists() and not (overwrite or human):
         raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
+    if kind is Kind.PREFERENCES and actor is None:
+        actor = str(default_actor(loaded))
+    if human:
+        result = _labelled(loaded, str(actor), path, overwrite)
+    else:
+        result = _collected(loaded, kind, actor, path)
+    if options.json:
+        emit(result)
+    elif human and result["rows"]:
+        suggest(f"{typed('train-reward', recipe, options)} --set reward.data={path}")
+
+
+def _collected(recipe: Recipe, kind: Kind, actor: str | None, output: Path) -> dict[str, Any]:
     from stages.evaluation.collect import collect_command
     from stages.rl.run import load_reviewer
 
-    if kind is Kind.PREFERENCES and actor is None:
-        actor = str(default_actor(loaded))
-    result = collect_command(loaded, kind.value, actor=actor, output=path, reviewers=load_reviewer)
-    if options.json:
-        emit(result)
+    return collect_command(recipe, kind.value, actor=actor, output=output, reviewers=load_reviewer)
+
+
+def _labelled(recipe: Recipe, actor: str, output: Path, overwrite: bool) -> dict[str, Any]:
+    from stages.evaluation.labelling import label_command
+    from stages.rl.run import load_reviewer
+
+    return label_command(recipe, actor, output=output, overwrite=overwrite, reviewers=load_reviewer)

@@ -36,6 +36,7 @@ def relaunched(options: StageOptions, words: Sequence[str] | None = None) -> boo
     launch = Launch(options.launch, options.processes, options.hostfile)
     arguments = launch.arguments(own_words(sys.argv[1:] if words is None else words))
     say(f"launching: {typed(arguments)}")
+    launch.check_reach()
     from stages.common.engine import run_launcher
 
     with _stdout_aside() if options.json and words is not None else nullcontext():

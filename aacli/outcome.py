@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aacli.command import emit
-from aacli.options import StageOptions
+from aacli.options import RecipeOptions, StageOptions
 from stages.common.console import say, show
 from stages.common.run_folder import RunRequest
 
@@ -41,7 +41,7 @@ def suggest(*commands: str) -> None:
     say("next: " + "\n      ".join(commands))
 
 
-def typed(command: str, recipe: Path, options: StageOptions, **flags: Path | None) -> str:
+def typed(command: str, recipe: Path, options: RecipeOptions, **flags: Path | None) -> str:
     """A command for the same recipe and overrides, ready to be pasted in a shell.
 
     Flags that are None are left out.

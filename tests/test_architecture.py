@@ -127,6 +127,7 @@ KNOWS_RECIPE = {
     "check",
     "chat",
     "diff",
+    "labelling",
     "plan",
     "serve",
 }

@@ -11,9 +11,12 @@ import math
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -264,6 +267,11 @@ def run_launcher(arguments: Sequence[str], environment: Mapping[str, str]) -> No
     logging.disable(logging.ERROR)  # torch's own account of a failure, in many lines
     given = launch_command_parser().parse_args(list(arguments))
     given.signals_to_handle = "SIGHUP,SIGQUIT"  # of the others we tell the processes ourselves
+    scratch = TemporaryDirectory()
+    # For other machines accelerate writes down all variables, secrets and all, in this folder.
+    os.environ.setdefault("DS_ENV_FILE", str(Path(scratch.name) / "environment"))
+    # It calls DeepSpeed's launcher by name, which lies beside Python's.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     try:
         with deferred(_pass_on):
             launch_command(given)
@@ -278,6 +286,7 @@ def run_launcher(arguments: Sequence[str], environment: Mapping[str, str]) -> No
         raise KeyboardInterrupt from stopped
     finally:
         logging.disable(logging.NOTSET)
+        scratch.cleanup()
         os.environ.clear()
         os.environ.update(before)
 

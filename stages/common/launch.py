@@ -6,7 +6,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from stages.common.errors import UsageError
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "launch"
 """DeepSpeed configurations by name; copy one and give its path to change it."""
-_HOST = re.compile(r"^\s*(\S+)\s+slots\s*=\s*(\d+)\s*$")
+_HOST = re.compile(r"^\s*(\S+)\s+slots=(\d+)\s*$")
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,51 @@ class Launch:
         else:
             given = ["--use_deepspeed", "--deepspeed_config_file", str(_config(self.how))]
             given += ["--zero3_init_flag", "false"]
+        several = len(hosts) > 1
         if hosts:
-            if count % len(hosts):
-                raise UsageError(
-                    f"--processes {count} do not divide evenly among the {len(hosts)} machines of "
-                    f"{self.hostfile}; give a multiple of {len(hosts)}."
-                )
+            self._check_shares(hosts, count)
+        if several:
             given += ["--deepspeed_hostfile", str(self.hostfile)]
-            given += ["--deepspeed_multinode_launcher", "pdsh"]
+            given += ["--deepspeed_multinode_launcher", "pdsh", "--machine_rank", "0"]
+            # Each machine's shell reads them once more; DeepSpeed sees to those with spaces.
+            words = [word if " " in word else shlex.quote(word) for word in words]
         given += ["--num_processes", str(count), "--num_machines", str(max(len(hosts), 1))]
         given += ["--mixed_precision", "no", "--dynamo_backend", "no"]
-        given += ["--main_process_port", "29500" if hosts else "0"]
+        given += ["--main_process_port", "29500" if several else "0"]
         return [*given, "--module", "aacli", *words]
+
+    def check_reach(self) -> None:
+        """UsageError if there are several machines, and nothing here to start processes on them."""
+        if self.hostfile is None or len(_hosts(self.hostfile)) == 1:
+            return
+        missing = [name for name in ("pdsh", "ssh") if shutil.which(name) is None]
+        if missing:
+            raise UsageError(
+                f"--hostfile {self.hostfile} names several machines, reached by pdsh over ssh, but "
+                f"{' and '.join(missing)} is not installed here; install it, or let a scheduler "
+                "start the processes."
+            )
+
+    def _check_shares(self, hosts: Mapping[str, int], count: int) -> None:
+        """UsageError unless every machine can have the same number of processes."""
+        if count % len(hosts):
+            raise UsageError(
+                f"--processes {count} do not divide evenly among the {len(hosts)} machines of "
+                f"{self.hostfile}; give a multiple of {len(hosts)}."
+            )
+        share = count // len(hosts)
+        small = [host for host, slots in hosts.items() if slots < share]
+        if small:
+            raise UsageError(
+                f"--hostfile {self.hostfile} gives {small[0]} {hosts[small[0]]} slots, but "
+                f"{count} processes on {len(hosts)} machines are {share} on each; give fewer "
+                "--processes."
+            )
+        if len(hosts) == 1 and not _is_here(*hosts):
+            raise UsageError(
+                f"--hostfile {self.hostfile} names one machine, {next(iter(hosts))}, and it is not "
+                "this one; run the command there, or call this one localhost."
+            )
 
 
 def environment() -> dict[str, str]:
@@ -115,15 +150,23 @@ def _hosts(file: Path) -> dict[str, int]:
         lines = [line.partition("#")[0] for line in file.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"--hostfile {file} cannot be read; give a text file.") from None
-    hosts = {}
+    hosts: dict[str, int] = {}
     for line in filter(str.strip, lines):
         found = _HOST.match(line)
         if not found:
             raise UsageError(f"--hostfile {file} has {line.strip()!r}, expected 'host slots=8'.")
+        if found.group(1) in hosts:
+            raise UsageError(f"--hostfile {file} has {found.group(1)} twice; give it one line.")
         hosts[found.group(1)] = int(found.group(2))
     if not hosts:
         raise UsageError(f"--hostfile {file} names no machine; expected lines 'host slots=8'.")
     return hosts
+
+
+def _is_here(host: str) -> bool:
+    """Whether a machine's name is this one's; no name server is asked."""
+    own = os.uname().nodename
+    return host in (*_HERE, own, own.partition(".")[0])
 
 
 def _gpus() -> int:

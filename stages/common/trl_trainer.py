@@ -332,6 +332,9 @@ def training_arguments(
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": not torch.cuda.is_available(),
+        # All weights take part in every step: torch need not look for those that do not, and then
+        # complain that it found none.
+        "ddp_find_unused_parameters": False,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,

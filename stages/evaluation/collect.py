@@ -16,6 +16,7 @@ from stages.common.manifest import fingerprint
 from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.interaction.environments.base import Task
+from stages.interaction.player import LoadedActor
 from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Message, Trajectory, Turn
 from stages.recipe.models import Recipe
@@ -58,6 +59,16 @@ def collect_command(
     }
 
 
+def play_actor(
+    recipe: Recipe, actor: str, *, each: int, reviewers: Reviewers = no_reviewers
+) -> tuple[list[Trajectory], LoadedActor]:
+    """``each`` episodes of every task of ``recipe.reward``, those that were played, and who did."""
+    loaded = player(recipe, actor, reviewers)
+    tasks = arena_of(recipe).tasks("train", recipe.reward.tasks, recipe.seed)
+    repeated = [task for task in tasks for _ in range(each)]
+    return _played(_sampled(recipe, loaded, repeated)), loaded
+
+
 def dialogue_rows(trajectory: Trajectory) -> list[Row]:
     """An episode as conversational rows whose prompts are the states the actor was shown.
 
@@ -94,7 +105,7 @@ def _demonstrations(
         # Each play of a task gets mistakes of its own, as the episode's number is in the seed.
         episodes = arena.demonstrate(tasks, seed=recipe.seed)
     else:
-        episodes = _sampled(recipe, actor, tasks, reviewers)
+        episodes = _sampled(recipe, player(recipe, actor, reviewers), tasks)
     kept = [t for t in _played(episodes) if t.success or not recipe.sft.only_successful]
     return [row for t in kept for row in dialogue_rows(t)], _played(episodes)
 
@@ -105,12 +116,12 @@ def _preferences(
     if actor is None:
         raise UsageError("preferences are collected between an actor's replies; give --actor.")
     options = recipe.reward
-    arena = arena_of(recipe)
-    tasks = arena.tasks("train", options.tasks, recipe.seed)
-    repeated = [task for task in tasks for _ in range(options.samples_per_task)]
-    episodes = _played(_sampled(recipe, actor, repeated, reviewers))
+    episodes, _ = play_actor(recipe, actor, each=options.samples_per_task, reviewers=reviewers)
     rows = collect_preferences(
-        episodes, min_margin=options.min_margin, discount=options.discount, mix=arena.mix
+        episodes,
+        min_margin=options.min_margin,
+        discount=options.discount,
+        mix=arena_of(recipe).mix,
     )
     return list(rows), episodes
 
@@ -128,10 +139,7 @@ def _cycled(tasks: Sequence[Task], recipe: Recipe) -> list[Task]:
     return list(islice(cycle(tasks), recipe.sft.demonstrations))
 
 
-def _sampled(
-    recipe: Recipe, actor: str, tasks: Sequence[Task], reviewers: Reviewers
-) -> list[Trajectory]:
-    loaded = player(recipe, actor, reviewers)
+def _sampled(recipe: Recipe, loaded: LoadedActor, tasks: Sequence[Task]) -> list[Trajectory]:
     arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
     key = (recipe.seed, 0)
     return arena.play(tasks, loaded.policy, key=key, count_tokens=loaded.count_tokens)

@@ -24,7 +24,9 @@ class Network:
 
     def __init__(self, model: Any, starts: Tensor, width: int, *, bias: bool) -> None:
         self._model = model
-        parameters = inspect.signature(model.forward).parameters
+        # A wrapper of adapters hands on whatever it is given, so what it stands over is asked.
+        own = model.get_base_model() if hasattr(model, "get_base_model") else model
+        parameters = inspect.signature(own.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._starts = starts
         self._width = width

@@ -1,7 +1,7 @@
 """Is ``aac plan`` right? Real stages of this project against their plan (``make plan-check``).
 
 Random Llamas on a CPU in float32. The plan's few constants were chosen on the sizes in ``TRIED``;
-those in ``HELD_OUT`` had no part in it. On two processes SFT runs under torch DDP. Linux only.
+those in ``HELD_OUT`` had no part in it. Two processes share the work by torch's DDP. Linux only.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ HELD_OUT = (
 
 
 def trials(models: tuple[Architecture, ...]) -> Iterator[Trial]:
-    """SFT on one and two processes, RL on one."""
+    """SFT and RL on one and two processes."""
     for model in models:
-        yield Trial(model, "sft")
-        yield Trial(model, "sft", processes=2)
-        yield Trial(model, "rl")
+        for stage in ("sft", "rl"):
+            for processes in (1, 2):
+                yield Trial(model, stage, processes)
 
 
 def recipe_content(trial: Trial, actor: Path, data: Path) -> dict[str, Any]:

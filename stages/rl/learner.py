@@ -275,7 +275,7 @@ class ActorLearner:
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
             loss = loss / divisor
             if not counts(piece):
-                return 0.0 * loss
+                return _nothing(loss, values)
             tally.add(log_policy.shape[0], **sums)
             if values is not None and self.setup.value_head is not None:
                 errors = self.setup.value_head.loss(values, batch.returns[batch.first])
@@ -300,13 +300,13 @@ class ActorLearner:
 
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
-            logits = self.setup.actor_logits(batch.ids, batch.mask)
+            logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
             log_policy = log_softmax(logits, objective.sft_temperature)
             loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
             if not counts(piece):
-                return 0.0 * loss
+                return _nothing(loss, values)
             tally.add_apart("sft_loss", loss, log_policy.shape[0])
-            return objective.sft_coef * loss / divisor
+            return objective.sft_coef * loss / divisor + _nothing(loss, values)
 
         return [partial(loss_of, piece) for piece in self._pieces(chosen)]
 
@@ -318,6 +318,11 @@ class ActorLearner:
                 "lower rl.actor.learning_rate or look at the rewards of the last iteration"
             )
         return norm
+
+
+def _nothing(loss: Tensor, values: Tensor | None) -> Tensor:
+    """0 with a gradient of 0 for all that learns: DDP and ZeRO wait for everything's."""
+    return 0.0 * (loss if values is None else loss + values.sum())
 
 
 def refuse_unscored(episodes: Sequence[Trajectory]) -> None:

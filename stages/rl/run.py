@@ -159,16 +159,18 @@ def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
     from stages.rl.vllm_adapter import check_vllm
 
     check_vllm(recipe.rl.generation, ranks.size)
-    if ranks.size > 1 and recipe.rl.critic.shared:
+    if zero_stage() and recipe.rl.critic.shared:
         raise UsageError(
-            f"rl.critic.trunk = shared is given, but {ranks.size} processes were launched, and a "
-            "head on a trunk that is spread over processes is not supported; set rl.critic.trunk "
-            "to one of its own, or launch one process."
+            "rl.critic.trunk = shared is given, but under ZeRO every gradient has to come from a "
+            "forward of the whole actor, and the head alone is fitted in the warm-up; launch with "
+            "ddp, or set rl.critic.trunk to one of its own."
         )
-    if ranks.size > 1 and recipe.model.lora is not None:
+    lora = recipe.model.lora
+    if ranks.size > 1 and lora is not None and lora.quantize != "none":
         raise UsageError(
-            f"model.lora is given, but {ranks.size} processes were launched, and stage 3 with "
-            "adapters is not supported in several; leave model.lora out, or launch one process."
+            f"model.lora.quantize = {lora.quantize} is given, but {ranks.size} processes were "
+            "launched, and weights in 4 bits are neither partitioned nor spread by us; set it to "
+            "none, or launch one process."
         )
     if zero_stage() == 3 and recipe.rl.generation.dtype != "auto":
         raise UsageError(

@@ -28,7 +28,7 @@ from stages.rl.critic.heads import ScalarHead
 from stages.rl.critic.learner import Padded, padded
 from stages.rl.critic.trunks import CONFIG, WEIGHTS
 from stages.rl.pool import ExperiencePool
-from stages.rl.rows import actor_rows, collate, microbatches
+from stages.rl.rows import actor_rows, collate, counts, pieces
 from stages.rl.trl_adapter import TrlPPOSetup
 
 
@@ -147,20 +147,28 @@ class SharedCritic:
         return now.gae(discount=self._discount, gae_lambda=1.0)[1]
 
     def _read(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
-        """By the same forward as in training, with the output layer at the turns' starts only."""
+        """By the same forward as in training, with the output layer at the turns' starts only.
+
+        Each process reads its share of the rows and is told the rest.
+        """
         shown = [self._with_last_state(e) for e in episodes]
-        found: list[dict[int, Tensor]] = [{} for _ in shown]
+        device, ranks = self.setup.accelerator.device, self.setup.ranks
         rows = actor_rows(shown, [[0.0] * len(e.turns) for e in shown])
+        mine: dict[tuple[int, int], Tensor] = {}
         self.setup.model.eval()
-        for piece in microbatches(rows, max_tokens=self._microbatch_tokens):
-            batch = collate(piece, self.setup.accelerator.device)
+        for piece in pieces(rows, max_tokens=self._microbatch_tokens, ranks=ranks):
+            batch = collate(piece, device)
             read: list[Tensor] = []
             with torch.no_grad():
                 self.setup.actor_logits(batch.ids, batch.first, read.append)
             turns = [(row.episode, t) for row in piece for t in row.turn[row.first].tolist()]
-            for (episode, t), state in zip(turns, read[0], strict=True):
+            if counts(piece):
+                mine |= zip(turns, read[0].cpu(), strict=True)
+        found: list[dict[int, Tensor]] = [{} for _ in shown]
+        for part in ranks.everyone(mine):
+            for (episode, t), state in part.items():
                 found[episode][t] = state
-        return [torch.stack([states[t] for t in sorted(states)]) for states in found]
+        return [torch.stack([states[t] for t in sorted(states)]).to(device) for states in found]
 
     def _with_last_state(self, episode: Trajectory) -> Trajectory:
         """A cut episode with one more turn, whose prompt is the state it was cut in."""

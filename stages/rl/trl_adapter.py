@@ -124,6 +124,8 @@ class TrlPPOSetup(PPOTrainer):
     def create_optimizer(self, model: Any = None) -> Any:
         """One optimizer for all; a value head starts from nothing and has a rate of its own."""
         optimizer = super().create_optimizer(model)
+        # With adapters no norm or bias learns. ZeRO leaves an empty group out, a schedule does not.
+        optimizer.param_groups[:] = [g for g in optimizer.param_groups if g["params"]]
         if self.value_head is not None:
             head = list(self.value_head.parameters())
             own = {id(p) for p in head}

@@ -119,6 +119,19 @@ def test_a_gymnasium_world_trains(home, tmp_path):
     assert len({earned(episode) for episode in episodes}) > 1
 
 
+@pytest.mark.full
+def test_slow_and_broken_instances_are_dropped_and_the_others_train(home, tmp_path):
+    """Every fourth seed takes its process along, every fourth hangs (F24)."""
+    world = f"{{gymnasium: '{HERE}:Moody', workers: 2, step_timeout_s: 3}}"
+    words = ("--set", "rl.episodes=8", "--set", "rl.evaluation_episodes=8")
+    result = home.rl(world, tmp_path / "rl", *words)
+    assert result.exit_code == 0, result.stderr
+    (row,) = [json.loads(x) for x in (tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()]
+    assert 0 < row["episode/dropped"] < 8
+    assert row["dropped/no call"] == row["episode/dropped"] / 8
+    assert (home.weights_of(tmp_path / "rl") != home.weights_of(home.root / "sft")).any()
+
+
 def test_a_program_that_owns_its_loop_trains(home, tmp_path):
     programs = "tests.interaction.environments.programs"
     episodes = home.trained(f"{{program: '{programs}:talker'}}", tmp_path / "rl")

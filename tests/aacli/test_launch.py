@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,13 +61,65 @@ def test_accelerate_understands_the_words():
     assert parsed.use_deepspeed and parsed.module
 
 
-def test_machines_of_a_hostfile(tmp_path):
+def test_machines_of_a_hostfile(tmp_path, monkeypatch):
     hosts = tmp_path / "hosts"
-    hosts.write_text("# ours\nfirst slots=8\nsecond slots = 8\n")
-    arguments = Launch("zero3", None, hosts).arguments(["rl"])
+    hosts.write_text("# ours\nfirst slots=8\nsecond  slots=8 # the new one\n")
+    arguments = Launch("zero3", None, hosts).arguments(["rl", "--set", "a={b,c}", "--set", "d=e f"])
     assert arguments[arguments.index("--num_processes") + 1] == "16"
     assert arguments[arguments.index("--num_machines") + 1] == "2"
     assert arguments[arguments.index("--deepspeed_hostfile") + 1] == str(hosts)
+    # What accelerate makes of them, and DeepSpeed of that.
+    from accelerate.commands import launch
+    from deepspeed.launcher.runner import fetch_hostfile, parse_args
+
+    real, started = subprocess.Popen, []
+
+    def start(command: Any, *more: Any, **options: Any) -> Any:
+        if command[0] != "deepspeed":
+            return real(command, *more, **options)
+        started.append((command, options["env"]))
+        return SimpleNamespace(wait=lambda: 0, returncode=0)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", start)
+    monkeypatch.chdir(tmp_path)
+    engine.run_launcher(arguments, {"OMP_NUM_THREADS": "1"})
+    ((command, variables),) = started
+    assert command == [
+        "deepspeed", "--hostfile", str(hosts), "--no_local_rank", "--launcher", "pdsh",
+        "--num_gpus", "8", "--master_port", "29500", "--module", "aacli",
+        "rl", "--set", "'a={b,c}'", "--set", "d=e f",
+    ]  # fmt: skip
+    assert parse_args(command[1:]).user_args == ["rl", "--set", "'a={b,c}'", "--set", "d=e f"]
+    assert fetch_hostfile(str(hosts)) == {"first": 8, "second": 8}
+    assert variables["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == str(CONFIGS / "zero3.json")
+    assert shutil.which("deepspeed", path=variables["PATH"])
+    # Where accelerate writes all variables for the other machines; gone by now.
+    assert not Path(variables["DS_ENV_FILE"]).exists()
+
+
+def test_a_hostfile_of_this_machine_alone_needs_no_others(tmp_path):
+    hosts = tmp_path / "hosts"
+    for name in ("localhost", os.uname().nodename):
+        hosts.write_text(f"{name} slots=2\n")
+        launch = Launch("zero2", None, hosts)
+        assert "--deepspeed_hostfile" not in launch.arguments(["sft"])
+        assert launch.arguments(["sft"])[-3:] == ["--module", "aacli", "sft"]
+        launch.check_reach()
+
+
+def test_several_machines_want_pdsh_and_the_line_is_printed_before(
+    stages, here, aac, monkeypatch, tmp_path
+):
+    (here / "hosts").write_text("first slots=8\nsecond slots=8\n")
+    words = ["rl", "demo.yaml", "--no-reward", "--launch", "zero3", "--hostfile", "hosts"]
+    monkeypatch.setattr("sys.argv", ["aac", *words, "--dry-run"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = aac(*words, "--dry-run")
+    assert done.exit_code == 2 and "pdsh and ssh is not installed here" in done.stderr
+    assert "--deepspeed_hostfile hosts --deepspeed_multinode_launcher pdsh" in done.stdout
+    assert "--num_processes 16 --num_machines 2" in done.stdout
+    assert "--module aacli rl demo.yaml --no-reward --dry-run" in done.stdout
+    assert stages.calls == []
 
 
 @pytest.mark.parametrize(
@@ -73,6 +129,10 @@ def test_machines_of_a_hostfile(tmp_path):
         ("ddp", 1, None, "expected 2 or more processes"),
         ("ddp", 2, "a slots=2", "has --hostfile"),
         ("zero3", 3, "a slots=2\nb slots=2", "do not divide evenly among the 2 machines"),
+        ("zero3", None, "a slots=8\nb slots=4", "gives b 4 slots, but 12 processes on 2 machines"),
+        ("zero3", 2, "a slots=2\na slots=2", "has a twice"),
+        ("zero3", 2, "a slots=2", "names one machine, a, and it is not this one"),
+        ("zero3", 2, "a slots = 2", "has 'a slots = 2', expected 'host slots=8'"),
         ("zero3", None, "a has 2", "has 'a has 2', expected 'host slots=8'"),
         ("zero3", None, "# nothing", "names no machine"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -196,6 +197,39 @@ def test_a_killed_process_ends_the_run_and_resume_goes_on(sft: Path, tmp_path: P
     alone(*words("rl", tmp_path / "whole", "--sft", str(sft), "--no-reward", sets=long))
     assert_same_figures(tmp_path / "rl", tmp_path / "whole")
     assert_same_weights(tmp_path / "rl", tmp_path / "whole")
+
+
+SSH = "#!/bin/sh\necho 127.0.0.1\n"
+PDSH = """#!{python}
+import subprocess, sys
+at = sys.argv.index("-w")
+line = " ".join(sys.argv[at + 2:])
+lines = [line.replace("%n", str(n)) for n, _ in enumerate(sys.argv[at + 1].split(","))]
+runs = [subprocess.Popen(["bash", "-c", line]) for line in lines]
+sys.exit(max(run.wait() for run in runs))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("machines", [["localhost slots=2"], ["one slots=1", "two slots=1"]])
+def test_machines_of_a_hostfile(
+    machines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One machine needs nothing else; two are reached by doubles of ssh and pdsh, which stay on
+    this one: everything above them is real."""
+    doubles = {"ssh": SSH, "pdsh": PDSH.format(python=sys.executable)} if machines[1:] else {}
+    for name, text in doubles.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "hosts").write_text("\n".join(machines))
+    given = words("sft", tmp_path / "sft", sets=("sft.batch_size=2",))
+    done = aac(*given, "--launch", "zero2", "--hostfile", tmp_path / "hosts")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("sft: done") == 1
+    alone(*words("sft", tmp_path / "one"))
+    assert_same_figures(tmp_path / "sft", tmp_path / "one")
+    assert not (Path(__file__).parents[2] / ".deepspeed_env").exists()
 
 
 @pytest.mark.full

@@ -8,19 +8,22 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from stages.common.engine import join, leave, load_whole_tensors, whole_tensors
-from stages.common.ranks import Ranks
+from stages.common.ranks import ALONE, Ranks
 from stages.common.seeding import keyed_generator
 from stages.common.sharding import held_share, is_sharded
 from stages.interaction.native import Job, decode
+from stages.interaction.trajectory import Trajectory
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.rows import ActorRow, actor_rows, pieces, shares
+from stages.rl.shared import SharedCritic, SharedHead
 from tests.rl.worlds import bandit_episodes, episode, setup, small_actor
 
+Kind = Literal["whole", "lora", "shared"]
 UPDATES = 3
 OBJECTIVE = Objective(
     clip_range=0.2,
@@ -30,30 +33,61 @@ OBJECTIVE = Objective(
     sft_coef=0.5,
     temperature=1.0,
     max_grad_norm=0.5,
+    vf_coef=0.7,  # where there is a value head
 )
 LONG = 70
 JOBS = (2, 12, 3)
 """Tokens that are sampled of three prompts: more of one process than of the other."""
 
 
-def batch() -> list[ActorRow]:
+def episodes() -> list[Trajectory]:
     """One long row and nine short ones: shared out by tokens, 1 and 9."""
     actor = small_actor()
     long = episode([([1] * LONG, [2, 3], 1.0)], actor=actor)
-    episodes = [long, *bandit_episodes(actor, 9, 0)]
-    numbers = keyed_generator(5).normal(size=(len(episodes), 2))
-    advantages = [row[: len(e.turns)].tolist() for row, e in zip(numbers, episodes, strict=True)]
-    return actor_rows(episodes, advantages)
+    return [long, *bandit_episodes(actor, 9, 0)]
 
 
-def experience(folder: Path, ranks: Ranks) -> dict[str, Any]:
-    """Updates on the stored batch, sampled replies, and the last update again from saved state."""
-    trainer = setup(folder, iterations=UPDATES, learning_rate=0.01, ranks=ranks)
+def batch() -> list[ActorRow]:
+    """Their rows, with advantages and returns."""
+    played = episodes()
+    numbers = keyed_generator(5).normal(size=(2, len(played), 2))
+    advantages, returns = (
+        [row[: len(e.turns)].tolist() for row, e in zip(some, played, strict=True)]
+        for some in numbers
+    )
+    return actor_rows(played, advantages, returns)
+
+
+def trainer_of(folder: Path, kind: Kind, ranks: Ranks = ALONE) -> tuple[Any, ActorLearner]:
+    """``lora``: adapters learn; ``shared``: a value head on the actor's trunk, too."""
+    head = None
+    if kind == "shared":
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            head = SharedHead(16)
+    trainer = setup(
+        folder,
+        iterations=UPDATES,
+        learning_rate=0.01,
+        value_learning_rate=0.01,
+        ranks=ranks,
+        lora=kind == "lora",
+        value_head=head,
+    )
     learner = ActorLearner(
         trainer, epochs=1, minibatch_episodes=10, microbatch_tokens=8, sft_rows=batch
     )
+    return trainer, learner
+
+
+def experience(folder: Path, ranks: Ranks, kind: Kind = "whole") -> dict[str, Any]:
+    """Updates on the stored batch, sampled replies, and the last update again from saved state."""
+    trainer, learner = trainer_of(folder, kind, ranks)
     found: dict[str, Any] = {"metrics": [], "gradients": [], "weights": [], "held": []}
-    spy = _Spy(trainer.descent, found["gradients"], dict(trainer.learned.named_parameters()))
+    if kind == "shared":
+        found |= _warm_up(trainer)
+    moved = {n: p for n, p in trainer.learned.named_parameters() if p.requires_grad}
+    spy = _Spy(trainer.descent, found["gradients"], moved)
     trainer.descent.step = spy.step  # type: ignore[method-assign]
     for number in range(UPDATES):
         if number == UPDATES - 1:
@@ -63,7 +97,8 @@ def experience(folder: Path, ranks: Ranks) -> dict[str, Any]:
     found["again"] = _once_more(trainer, learner, ranks.everyone(found["saved"])[0])
     found["shares"] = [len(s) for s in shares(batch(), ranks.size)]
     found["pieces"] = ranks.everyone(len(pieces(batch(), max_tokens=8, ranks=ranks)))
-    found["sharded"] = [is_sharded(trainer.actor), is_sharded(trainer.ref_model)]
+    models = [m for m in (trainer.actor, trainer.ref_model) if m is not None]
+    found["sharded"] = [is_sharded(model) for model in models]
     found["gathered"] = ranks.gather([i * i for i in ranks.share(5)])
     drifted = {"a": [torch.full((2,), float(ranks.rank))]}
     ranks.align(drifted)
@@ -71,13 +106,23 @@ def experience(folder: Path, ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-def resumed(folder: Path, saved: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The last update by one process, from a state that any number of processes may have saved."""
-    trainer = setup(folder, iterations=UPDATES, learning_rate=0.01)
-    learner = ActorLearner(
-        trainer, epochs=1, minibatch_episodes=10, microbatch_tokens=8, sft_rows=batch
+def _warm_up(trainer: Any) -> dict[str, Any]:
+    """The head alone is fitted; what it says before and after."""
+    critic = SharedCritic(
+        trainer,
+        turn_rewards=lambda e: [turn.rewards.get("success", 0.0) for turn in e.turns],
+        discount=1.0,
+        microbatch_tokens=8,
     )
-    return _once_more(trainer, learner, saved)
+    played = episodes()
+    before = critic.values(played)
+    loss = critic.fit(played, keyed_generator(6), steps=5, batch_size=4, max_grad_norm=1.0)
+    return {"values": [before, critic.values(played)], "head_loss": loss}
+
+
+def resumed(folder: Path, saved: dict[str, Any], kind: Kind = "whole") -> dict[str, torch.Tensor]:
+    """The last update by one process, from a state that any number of processes may have saved."""
+    return _once_more(*trainer_of(folder, kind), saved)
 
 
 def _once_more(trainer: Any, learner: ActorLearner, saved: dict[str, Any]) -> Any:
@@ -135,13 +180,13 @@ class _Spy:
         return self._step(max_grad_norm)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, kind: Kind = "whole") -> None:
     ranks = join(60)
-    found = experience(folder / "trainer", ranks)
+    found = experience(folder / "trainer", ranks, kind)
     if ranks.main:
         torch.save(found, folder / "results.pt")
     leave()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])  # type: ignore[arg-type]

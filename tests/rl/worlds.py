@@ -37,6 +37,20 @@ def small_actor(seed: int = 0) -> Any:
         )
 
 
+def adapted_actor(seed: int = 0) -> Any:
+    """The same under adapters that already do something."""
+    from stages.common.adapters import attach
+    from stages.recipe.models import LoraSection
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        adapted = attach(small_actor(), LoraSection(rank=4, alpha=8), base="small")
+        for name, parameter in adapted.named_parameters():
+            if ".lora_B." in name:
+                parameter.data.normal_(std=0.02)
+    return adapted
+
+
 def small_tokenizer() -> Any:
     """Six words."""
     from tokenizers import Tokenizer, models
@@ -53,14 +67,16 @@ def setup(
     iterations: int = 1,
     learning_rate: float = 1e-3,
     ranks: Ranks = ALONE,
+    lora: bool = False,
+    value_head: Any = None,
     **options: Any,
 ) -> Any:
-    """TRL's set-up around the small actor and its frozen copy."""
+    """TRL's set-up around the small actor and its frozen copy (``lora``: its adapters off)."""
     from stages.rl.trainer import AsymmetricPPOTrainer
     from stages.rl.trl_adapter import ppo_config
 
-    actor = small_actor()
-    reference = small_actor().requires_grad_(False)
+    actor = adapted_actor() if lora else small_actor()
+    reference = None if lora else small_actor().requires_grad_(False)
     config = ppo_config(
         folder, iterations=iterations, learning_rate=learning_rate, seed=3, **options
     )
@@ -70,6 +86,7 @@ def setup(
         reference=reference,
         reward_model=None,
         tokenizer=small_tokenizer(),
+        value_head=value_head,
         ranks=ranks,
     )
 

@@ -16,6 +16,7 @@ from stages.common.errors import UsageError
 from stages.interaction.endpoint.protocol import ChatReply, ChatRequest, reply_message
 from stages.interaction.endpoint.server import BackgroundServer, Gone, chat_app
 
+_STARTING = threading.Lock()
 _OVER = "there is no such episode, or it is over."
 Told = tuple[ChatReply, dict[str, Any]]
 
@@ -136,9 +137,14 @@ class Post:
         return box
 
 
-@lru_cache(maxsize=1)
 def post() -> Post:
-    """The one server of this process; started when the first episode is."""
+    """The one server of this process; started when the first episode is, in whatever thread."""
+    with _STARTING:
+        return _started()
+
+
+@lru_cache(maxsize=1)
+def _started() -> Post:
     return Post()
 
 

@@ -21,7 +21,8 @@ class ParallelOptions(BaseModel):
     isolation: Literal["thread", "process"] = Field(
         "process",
         description="With workers, where an instance lives. process: its own, killed when it takes "
-        "too long; thread: this process, for environments that wait for something outside it.",
+        "too long; thread: this process, for environments that wait for something outside it (what "
+        "Python's global random numbers decide in them cannot be repeated then).",
     )
     step_timeout_s: float = Field(
         60.0,

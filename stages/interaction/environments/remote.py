@@ -1,7 +1,7 @@
 """An environment in a process of its own: it can hang or crash, and nobody else notices.
 
 What goes through the pipe is JSON. The process is forked from a small server that has loaded the
-environments and nothing else, so that it is cheap and shares no thread or lock with training.
+environments and what their options ask for: it is cheap and shares no thread with training.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,6 +39,11 @@ class RemoteEnvironment:
         """``local`` is an instance here that never begins an episode: it draws the tasks."""
         self._options = options
         self._local = local
+        # What an environment offers beyond the contract (experts, ...) needs no episode. As plain
+        # attributes, since from Python 3.12 on isinstance() with a protocol sees no others.
+        for name in dir(local):
+            if not name.startswith("_") and not hasattr(type(self), name):
+                setattr(self, name, getattr(local, name))
         self.name = local.name
         self.max_turns = int(getattr(local, "max_turns", 0))
         self._process: Any = None
@@ -47,12 +53,6 @@ class RemoteEnvironment:
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
         """``count`` distinct tasks of a split."""
         return self._local.tasks(split, count, seed)
-
-    def __getattr__(self, name: str) -> Any:
-        """What an environment offers beyond the contract (experts, ...) needs no episode."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._local, name)
 
     def reset(self, task: Task) -> Reset:
         """Start an episode. Raises StepTimeout, RemoteFault."""
@@ -65,7 +65,9 @@ class RemoteEnvironment:
         """Carry out one action. Raises StepTimeout, RemoteFault."""
         row = self._ask("step", asdict(action))
         checklist = tuple((str(goal), bool(done)) for goal, done in row["checklist"])
-        return Step(**{**row, "messages": tuple(row["messages"]), "checklist": checklist})
+        history = None if row["history"] is None else tuple(row["history"])
+        lists = {"messages": tuple(row["messages"]), "history": history}
+        return Step(**{**row, **lists, "checklist": checklist})
 
     def close(self) -> None:
         """End the process and remove the files it made."""
@@ -76,27 +78,24 @@ class RemoteEnvironment:
         self._local.close()
 
     def _ask(self, method: str, argument: Any) -> dict[str, Any]:
-        pipe = self._pipe or self._start()
+        sent = json.dumps([method, argument]).encode()
         try:
-            pipe.send_bytes(json.dumps([method, argument]).encode())
+            pipe = self._pipe or self._start()
+            pipe.send_bytes(sent)
             if not pipe.poll(self._options.step_timeout_s):
                 self._kill()
                 seconds = self._options.step_timeout_s
                 raise StepTimeout(f"the environment took longer than {seconds:g} s and was killed")
-            reply: dict[str, Any] = json.loads(pipe.recv_bytes())
+            return _result(pipe.recv_bytes())
         except (EOFError, OSError):
             self._kill()
             raise RemoteFault("the environment's process died") from None
-        if "usage" in reply:
-            raise UsageError(reply["usage"])
-        if "fault" in reply:
-            raise RemoteFault(reply["fault"])
-        result: dict[str, Any] = reply["result"]
-        return result
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        # Loaded once, by the server, for all processes to come.
+        heavy = getattr(self._options, "preloaded", ())
+        context.set_forkserver_preload([__name__, *heavy])
         here, there = context.Pipe()
         self._folder = tempfile.mkdtemp(prefix="aac-")
         options = self._options.model_dump_json()
@@ -109,7 +108,7 @@ class RemoteEnvironment:
         if not here.poll(_WELCOME_S):
             self._kill()
             raise StepTimeout(f"the environment's process did not start within {_WELCOME_S:g} s")
-        here.recv_bytes()
+        _result(here.recv_bytes())
         return here
 
     def _kill(self) -> None:
@@ -131,32 +130,48 @@ def _serve(pipe: Connection, name: str, options: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What it leaves behind when it is killed is removed with this folder.
     tempfile.tempdir = folder
-    kind, made = ENVIRONMENTS[name]
-    environment = made(kind.model_validate_json(options))
-    methods = {"reset": (_task, environment.reset), "step": (_action, environment.step)}
+    kind, make = ENVIRONMENTS[name]
+    made: list[Environment] = []
+
+    def start() -> dict[str, Any]:
+        # In here it is alone.
+        made.append(make(kind.model_validate_json(options).model_copy(update={"workers": 0})))
+        return {}
+
     try:
-        pipe.send_bytes(b"ready")
-        while True:
+        pipe.send_bytes(_answer(start))
+        methods = {
+            "reset": lambda row: asdict(made[0].reset(Task(**row))),
+            "step": lambda row: asdict(made[0].step(_action(row))),
+        }
+        while made:
             method, argument = json.loads(pipe.recv_bytes())
-            read, call = methods[method]
-            pipe.send_bytes(json.dumps(_answer(call, read(argument))).encode())
+            pipe.send_bytes(_answer(partial(methods[method], argument)))
     except (EOFError, OSError):
         return
     finally:
-        environment.close()
+        for environment in made:
+            environment.close()
 
 
-def _answer(call: Callable[[Any], Any], argument: Any) -> dict[str, Any]:
+def _answer(call: Callable[[], dict[str, Any]]) -> bytes:
+    """In the process: what came of a call, also that its result is no JSON."""
     try:
-        return {"result": asdict(call(argument))}
+        return json.dumps({"result": call()}).encode()
     except UsageError as error:
-        return {"usage": str(error)}
+        return json.dumps({"usage": str(error)}).encode()
     except Exception as fault:
-        return {"fault": f"{type(fault).__name__}: {fault}"}
+        return json.dumps({"fault": f"{type(fault).__name__}: {fault}"}).encode()
 
 
-def _task(row: dict[str, Any]) -> Task:
-    return Task(**row)
+def _result(answer: bytes) -> dict[str, Any]:
+    """Here: what the process answered, or the error that it tells of."""
+    reply: dict[str, dict[str, Any]] = json.loads(answer)
+    if "usage" in reply:
+        raise UsageError(str(reply["usage"]))
+    if "fault" in reply:
+        raise RemoteFault(str(reply["fault"]))
+    return reply["result"]
 
 
 def _action(row: dict[str, Any]) -> Action:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -169,3 +172,43 @@ class Talkative:
 def corridor_expert(row: dict[str, Any], seed: int) -> Callable[[Any], str]:
     """Says what it is told to say."""
     return lambda messages: str(messages[-1]["content"]).split()[-1]
+
+
+class Trapdoors(Lockers):
+    """Some of its doors swallow whoever opens them, and once the whole process."""
+
+    def knock(self) -> str:
+        """Nothing happens."""
+        return "knock, knock"
+
+    def wait(self) -> str:
+        """Never comes back, as far as anybody can tell."""
+        time.sleep(30)
+        return "at last"
+
+    def crash(self) -> str:
+        """Takes the process along."""
+        os._exit(3)
+
+
+class Homely(Talkative):
+    """Lives nowhere but in the process of the person who wrote it."""
+
+    def __init__(self) -> None:
+        if multiprocessing.parent_process() is not None:
+            raise OSError("far from home")
+
+
+class Moody:
+    """Anything with text is an action. Every other seed hangs or ends the process it runs in."""
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        self.number = seed or 0
+        return "talk", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.number % 4 == 1:
+            os._exit(3)
+        if self.number % 4 == 3:
+            time.sleep(30)
+        return "thanks", min(len(action), 50) / 50, True, False, {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from stages.interaction.environments.adapters.entry import load_entry
 from stages.interaction.environments.adapters.options import AdapterOptions
+from stages.interaction.environments.adapters.randomness import OwnRandomness
 from stages.interaction.environments.adapters.task_rows import task_rows
 from stages.interaction.environments.base import Task
 
@@ -21,6 +22,7 @@ class Adapter:
         self.name, self.max_turns = options.name, options.max_turns
         self._scale, self._solved_at = options.reward_scale, options.solved_at
         self._rows = task_rows(options.tasks, options.name)
+        self._random = OwnRandomness(apart=not options.workers)
         self._total = 0.0
         self._turns = 0
         if options.expert is not None:

@@ -16,7 +16,6 @@ from stages.interaction.environments.adapters.adapter import Adapter, task_row
 from stages.interaction.environments.adapters.entry import build, load_entry
 from stages.interaction.environments.adapters.gym_play import GymPlay, Moment, TextArenaPlay
 from stages.interaction.environments.adapters.options import GymnasiumOptions
-from stages.interaction.environments.adapters.randomness import OwnRandomness
 from stages.interaction.environments.adapters.task_rows import task_seed
 from stages.interaction.environments.base import Reset, Step, Task
 from stages.interaction.trajectory import Action, Message
@@ -34,7 +33,6 @@ class GymnasiumEnvironment(Adapter):
     def __init__(self, options: GymnasiumOptions) -> None:
         super().__init__(options)
         self.options = options
-        self._random = OwnRandomness()
         with self._random.lent():
             world = _made(options)
         if hasattr(world, "get_observation"):

@@ -10,14 +10,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from stages.interaction.environments.parallel import ParallelOptions
 
 ENTRY = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 Entry = Annotated[str, Field(pattern=ENTRY)]
 """``module:name``."""
 
 
-class AdapterOptions(BaseModel):
+class AdapterOptions(ParallelOptions):
     """What all adapters have in common."""
 
     model_config = ConfigDict(
@@ -58,6 +60,12 @@ class TrlOptions(AdapterOptions):
     """One weight per function of reward_funcs; none: all 1."""
     stop_when_done: bool = False
     """End the episode once the instance's attribute done is true (TRL itself does not look)."""
+
+    @property
+    def preloaded(self) -> tuple[str, ...]:
+        """What an instance in a process of its own would need seconds to import, to describe its
+        tools as TRL does."""
+        return ("transformers.utils.chat_template_utils", "torch")
 
     @field_validator("trl")
     @classmethod
@@ -113,6 +121,8 @@ class ProgramOptions(AdapterOptions):
     program: Entry | tuple[str, ...] = Field(min_length=1)
     """module:function (base_url, api_key, task) -> reward, or the words of a command, which finds
     OPENAI_BASE_URL, OPENAI_API_KEY and AAC_TASK and posts {"reward": ...} to AAC_REWARD_URL."""
+    isolation: Literal["thread"] = "thread"
+    """With workers, where an instance lives: the program itself is elsewhere already."""
     timeout_s: float = Field(60.0, gt=0)
     """Seconds the program may take between two requests; then its episode is dropped."""
 
@@ -130,6 +140,8 @@ class McpOptions(AdapterOptions):
     **arguments) tells what a tool says."""
     prompt: str = ""
     """System message of every task; a task's own request is its column prompt."""
+    isolation: Literal["thread"] = "thread"
+    """With workers, where an instance lives: the server itself is elsewhere already."""
     reset_tool: str | None = None
     """Tool that clears the server, hidden from the agent; none: a new server per episode."""
     timeout_s: float = Field(30.0, gt=0)
@@ -154,6 +166,8 @@ class OpenEnvOptions(AdapterOptions):
     """Which environment this is."""
     openenv: str = Field(pattern=r"^(ws|http)s?://")
     """Address of the server, such as ws://127.0.0.1:8000."""
+    isolation: Literal["thread"] = "thread"
+    """With workers, where an instance lives: the server itself is elsewhere already."""
     prompt: str = ""
     """Said before the first observation: the rules, how to act."""
     timeout_s: float = Field(30.0, gt=0)

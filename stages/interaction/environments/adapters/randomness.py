@@ -12,9 +12,14 @@ from numpy.random import mtrand
 
 
 class OwnRandomness:
-    """Many worlds draw from Python's and numpy's global generators, some even seed them."""
+    """Many worlds draw from Python's and numpy's global generators, some even seed them.
 
-    def __init__(self) -> None:
+    Not ``apart``: nothing is kept apart, as what is global cannot be where instances act at the
+    same time in threads of one process.
+    """
+
+    def __init__(self, *, apart: bool = True) -> None:
+        self._apart = apart
         self.restart(0)
 
     def restart(self, seed: int) -> None:
@@ -25,6 +30,9 @@ class OwnRandomness:
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Within, the global generators are this world's; afterwards they are as before."""
+        if not self._apart:
+            yield
+            return
         state, bits = random.getstate(), mtrand.get_bit_generator()
         random.setstate(self._state)
         mtrand.set_bit_generator(self._bits)

@@ -20,7 +20,6 @@ from stages.interaction.environments.adapters.adapter import Adapter, task_row
 from stages.interaction.environments.adapters.async_loop import run_async
 from stages.interaction.environments.adapters.entry import build, load_entry
 from stages.interaction.environments.adapters.options import TrlOptions
-from stages.interaction.environments.adapters.randomness import OwnRandomness
 from stages.interaction.environments.adapters.task_rows import task_seed
 from stages.interaction.environments.adapters.trl_tools import carry_out, schemas, tool_methods
 from stages.interaction.environments.base import Reset, Step, Task
@@ -46,7 +45,6 @@ class TrlEnvironment(Adapter):
         for name, instance in self._instances.items():
             self._require_contract(instance, entries[name])
         self._tools = {name: schemas(tool_methods(i)) for name, i in self._instances.items()}
-        self._random = OwnRandomness()
 
     def reset(self, task: Task) -> Reset:
         """``reset(**row)``; what it says is appended to the last message of the prompt."""
