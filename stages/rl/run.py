@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.manifest import (
     Manifest,
     build_manifest,
@@ -20,6 +21,7 @@ from stages.common.manifest import (
 from stages.common.ranks import Ranks
 from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
 from stages.common.seeding import seed_everything, set_threads
+from stages.common.trackers import check_trackers, tracked
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
@@ -45,6 +47,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     """
     from stages.common.engine import join
 
+    check_trackers(recipe.tracking.report_to)
     parents = verify_parents(recipe, request)
     ranks = join(recipe.distributed.timeout_s)
     _check_launch(recipe, ranks)
@@ -55,10 +58,13 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         _rehearse(recipe, parents, ranks)
         return {}
     with quiet_libraries(folder.log_path):
-        with folder.undone_on_bad_input():
-            session = _session(recipe, folder, parents)
-            session.resume(folder.checkpoint())
-        session.train()
+        with ExitStack() as stack:
+            with folder.undone_on_bad_input():
+                session = _session(recipe, folder, parents)
+                session.resume(folder.checkpoint())
+                names = recipe.tracking.report_to
+                stack.enter_context(tracked(names, session.trainer, folder))
+            session.train()
         summary = session.save()
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
@@ -118,10 +124,8 @@ def review_demonstrations(
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
-    from stages.common.trl_trainer import check_trackers
     from stages.rl.session import Session
 
-    check_trackers(recipe.tracking.report_to)
     return Session(recipe, folder, parents.sft, parents.reward, parents.critic)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.common.console import progress, say, warn
+from stages.common.console import say, warn, watch
 from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
@@ -34,7 +34,13 @@ from stages.rl.critic.assembly import (
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
-from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
+from stages.rl.report import (
+    IterationReport,
+    append_json,
+    rl_board,
+    rollout_metrics,
+    truncate_json,
+)
 from stages.rl.rewarding import build_rewarding
 from stages.rl.trainer import Parts
 
@@ -140,8 +146,8 @@ class Session:
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
-        left = rl.iterations - self.trainer.progress.iteration
-        with progress("rl", left) as advance:
+        board = rl_board(rl.iterations, self.trainer.progress.iteration)
+        with watch(board) as shown:
             parts = Parts(
                 collect=self.player.collect,
                 score=self._score,
@@ -152,8 +158,8 @@ class Session:
                 report=IterationReport(
                     self.folder.metrics,
                     self.folder.path / "trajectories",
-                    advance=advance,
-                    publish=self.trainer.publish,
+                    board=board,
+                    shown=shown,
                     writes=self.ranks.main,
                 ),
                 evaluate=self._evaluate,
