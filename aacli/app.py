@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from aacli import (
     env,
     evaluate,
     export,
+    init,
     plan,
     recipes,
     rl,
@@ -29,7 +31,6 @@ from aacli import (
 app = typer.Typer(
     name="aac",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: aac run recipes/quickstart.yaml",
@@ -51,15 +52,34 @@ def aac(
 ) -> None:
     """Train multi-turn LLM agents with an asymmetric actor and critic.
 
-    Three stages hand over folders on disk: sft, train-reward, rl; run does all of them.
+    Three stages hand over folders on disk: sft, train-reward and rl; run does all of them. A
+    recipe (YAML) says what is done; aac init writes a first one.
+
+    aac --install-completion teaches your shell to complete commands, options and recipes (Tab).
     """
 
 
-for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, export, plan,
-    data, env, recipes, doctor,
-):  # fmt: skip
+PANELS = {
+    "Start here": (init, recipes, doctor),
+    "Train": (run, sft, train_reward, rl),
+    "Measure, talk, serve": (evaluate, compare, diff, chat, serve, export),
+    "Data, worlds, memory": (collect, data, env, plan),
+}
+"""The commands as the help groups them."""
+
+
+def _register(panel: str, module: ModuleType) -> None:
+    """Add a module's command or group of commands, under a heading."""
+    known = [*app.registered_commands, *app.registered_groups]
     module.register(app)
+    for info in [*app.registered_commands, *app.registered_groups]:
+        if info not in known:
+            info.rich_help_panel = panel
+
+
+for heading, modules in PANELS.items():
+    for command_module in modules:
+        _register(heading, command_module)
 
 
 def main() -> None:

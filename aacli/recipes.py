@@ -9,12 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from aacli.command import command, emit
-from aacli.options import Basics, RecipeOptions, RecipePath
+from aacli.options import Basics, RecipeOptions, RecipePath, recipe_files
 from stages.common.errors import UsageError
 
 Folder = Annotated[Path, typer.Argument(help="Folder to look in.")]
 RecipePaths = Annotated[
-    list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="RECIPE...", help="Recipe files.", show_default=False, autocompletion=recipe_files
+    ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Leave out the line about each key.")]
 
