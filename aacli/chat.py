@@ -14,6 +14,7 @@ from aacli.command import command, emit
 from aacli.folders import default_actor
 from aacli.options import ActorFolder, RecipeOptions, recipe_files
 from stages.common.errors import UsageError
+from stages.common.model_folder import check_model_folder
 
 if TYPE_CHECKING:
     from stages.recipe.models import Recipe
@@ -95,6 +96,7 @@ def chat(
     or --free, it is a conversation without a world.
     """
     if recipe.is_dir():
+        check_model_folder(recipe, writes=True)
         loaded, chosen = _bare_recipe(recipe, options), str(recipe)
         if actor is not None:
             raise UsageError(f"{recipe} is the model to talk with; leave out --actor.")

@@ -89,15 +89,18 @@ class IterationReport:
         self.shown()
 
 
-def rl_board(iterations: int, done: int) -> Board:
-    """What is shown of stage 3, ``done`` iterations of which an earlier process made."""
+def rl_board(iterations: int, before: Sequence[Mapping[str, Any]]) -> Board:
+    """What is shown of stage 3; ``before``: the lines of metrics.jsonl so far."""
     curves = (
         Curve("success", "episode/success"),
         Curve("held out", "evaluation/success"),
         Curve("reward", "reward/total"),
         Curve("KL", "actor/kl"),
     )
-    return Board("rl", iterations, done, "iteration", curves, parts="reward/")
+    board = Board("rl", iterations, len(before), "iteration", curves, parts="reward/")
+    for row in before:
+        board.tell({name: value for name, value in row.items() if value is not None})
+    return board
 
 
 def sample_turn(episodes: Sequence[Trajectory]) -> list[str]:

@@ -146,7 +146,7 @@ class Session:
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
-        board = rl_board(rl.iterations, self.trainer.progress.iteration)
+        board = rl_board(rl.iterations, self.folder.metrics.rows())
         with watch(board) as shown:
             parts = Parts(
                 collect=self.player.collect,
