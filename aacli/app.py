@@ -28,6 +28,13 @@ from aacli import (
     train_reward,
 )
 
+HELP = (
+    "Train multi-turn LLM agents with an asymmetric actor and critic.\n\n"
+    "Three stages hand over folders on disk: sft, train-reward and rl; run does all of them. "
+    "A recipe (YAML) says what is done; aac init writes a first one.\n\n"
+    "aac --install-completion teaches your shell to complete commands, options and recipes (Tab)."
+)
+
 app = typer.Typer(
     name="aac",
     no_args_is_help=True,
@@ -43,20 +50,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=HELP)
 def aac(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train multi-turn LLM agents with an asymmetric actor and critic.
-
-    Three stages hand over folders on disk: sft, train-reward and rl; run does all of them. A
-    recipe (YAML) says what is done; aac init writes a first one.
-
-    aac --install-completion teaches your shell to complete commands, options and recipes (Tab).
-    """
+    """What stands before every command."""
 
 
 PANELS = {
@@ -70,11 +71,12 @@ PANELS = {
 
 def _register(panel: str, module: ModuleType) -> None:
     """Add a module's command or group of commands, under a heading."""
-    known = [*app.registered_commands, *app.registered_groups]
+    commands, groups = len(app.registered_commands), len(app.registered_groups)
     module.register(app)
-    for info in [*app.registered_commands, *app.registered_groups]:
-        if info not in known:
-            info.rich_help_panel = panel
+    for command in app.registered_commands[commands:]:
+        command.rich_help_panel = panel
+    for group in app.registered_groups[groups:]:
+        group.rich_help_panel = panel
 
 
 for heading, modules in PANELS.items():

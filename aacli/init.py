@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Things = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[WHAT]...",
+        metavar="WHAT",
         help="What you have: files of dialogues, preferences or questions, a SQLite file, a model "
         "folder, an environment of yours, or a folder with such in it.",
         show_default=False,

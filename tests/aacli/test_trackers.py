@@ -142,6 +142,16 @@ def test_wandb_offline_keeps_a_run_for_later(place, aac):
     assert b"sft/loss" in content and b"train/loss" not in content and b"teas" in content
 
 
+@pytest.mark.full
+def test_trackio_keeps_its_own_database(place, aac):
+    pytest.importorskip("trackio")
+    done = aac("sft", "tiny.yaml", "--set", "tracking.report_to=[trackio]")
+    assert done.exit_code == 0, done.stderr
+    assert "Trackio" not in done.stdout + done.stderr
+    content = b"".join(p.read_bytes() for p in Path("trackio").rglob("*") if p.is_file())
+    assert b"sft/loss" in content and b"train/loss" not in content
+
+
 def test_what_is_not_installed_is_named_before_anything_is_done(place, aac, monkeypatch):
     real = trackers.find_spec
     monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "wandb" else real(name))
