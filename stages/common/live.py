@@ -144,7 +144,8 @@ def _lines(board: Board, width: int, sparks: str) -> Iterator[str]:
     ]  # fmt: skip
     yield from _block("parts", textwrap.wrap(", ".join(parts), width - _LABEL), PART_LINES)
     yield from _block("alarm", textwrap.wrap(board.alarm, width - _LABEL), ALARM_LINES)
-    yield from _block("a turn", [" ".join(line.split()) for line in board.turn], TURN_LINES)
+    turn = [printable(" ".join(line.split())) for line in board.turn]
+    yield from _block("a turn", turn, TURN_LINES)
 
 
 def _block(label: str, lines: Sequence[str], height: int) -> Iterator[str]:
@@ -171,6 +172,11 @@ def sparkline(values: Sequence[float], width: int, sparks: str = SPARKS) -> str:
         return sparks[len(sparks) // 2] * count
     top = len(sparks) - 1
     return "".join(sparks[round((value - low) / (high - low) * top)] for value in means)
+
+
+def printable(text: str) -> str:
+    """Text of a model or a tool as it may be shown: no codes that would steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "�" for c in text)
 
 
 def short(value: float) -> str:

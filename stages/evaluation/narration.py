@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from stages.common.console import say
+from stages.common.live import printable
 from stages.interaction.actions import in_short, parse_action
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.states.window import cut_middle
@@ -50,14 +51,14 @@ class Narrator:
     def unfold(self) -> None:
         """Show every call so far in full, with what came back."""
         if not self.steps:
-            say("nothing was called yet.")
+            _say("nothing was called yet.")
         for action, lines in self.steps:
             if not action.calls:
-                say(f"  {in_short(action)}")
+                _say(f"  {in_short(action)}")
             for call in action.calls:
-                say(f"  {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}")
+                _say(f"  {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}")
             for line in lines:
-                say(f"    {line}")
+                _say(f"    {line}")
 
     def _shows(self, message: Message) -> bool:
         return not self.calls_only or message["role"] == "tool"
@@ -65,7 +66,7 @@ class Narrator:
     def _acted(self, action: Action) -> None:
         self.steps.append((action, []))
         if (action.calls and self.unfolded) or (not action.calls and not self.calls_only):
-            say(f"  {in_short(action)}")
+            _say(f"  {in_short(action)}")
 
     def _came_back(self, messages: Sequence[Message]) -> None:
         texts = [cut_middle(str(m.get("content") or ""), LONGEST_SHOWN) for m in messages]
@@ -78,7 +79,7 @@ class Narrator:
             self._fold(action, lines)
         else:
             for line in lines:
-                say(f"    {line}")
+                _say(f"    {line}")
 
     def _fold(self, action: Action, lines: Sequence[str]) -> None:
         if self.unfolded:
@@ -86,4 +87,8 @@ class Narrator:
         came = f" → {' / '.join(lines)}" if lines else ""
         line = " ".join(f"{in_short(action)}{came}".split())
         short = line if len(line) <= FOLDED else f"{line[: FOLDED - 1]}…"
-        say(Text(f"  {short}", style="dim"))
+        say(Text(printable(f"  {short}"), style="dim"))
+
+
+def _say(line: str) -> None:
+    say(printable(line))

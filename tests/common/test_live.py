@@ -86,7 +86,8 @@ def full_board() -> Board:
                     "reward/sub_goal": 1.5, "reward/off_topic": 0.0, "reward/capped_dense": 3.0,
                     "reward/strange": float("nan")})  # fmt: skip
     board.alarm = "iteration 3: repetition, the actor repeats itself more and more and more"
-    board.turn = ["goal: how many\norders?", "turn 2: query(SELECT " + "x" * 100 + ")", "result: 6"]
+    call = "turn 2: query(SELECT " + "x" * 100 + ")"
+    board.turn = ["goal: how many\norders?", call, "result: \x1b[2J6"]
     return board
 
 
@@ -99,7 +100,7 @@ def test_a_frame_shows_it_all_and_no_line_is_too_long():
     assert "success   1" in text and "reward    8" in text and "▁▃▆█" in text
     assert "parts     sub_goal 1.5 " in text and "off_topic" not in text and "capped" not in text
     assert "alarm     iteration 3: repetition" in text and "more and more" in text
-    assert "goal: how many orders?" in text and "result: 6" in text
+    assert "goal: how many orders?" in text and "result: �[2J6" in text and "\x1b" not in text
     for width in (80, 60, 30, 300):
         assert max(cell_len(line) for line in drawn(board, width)) <= min(width, 100)
     assert "▁" not in "".join(drawn(board, blocks=False))

@@ -103,11 +103,11 @@ def test_an_end_of_input_leaves(recipe, script, monkeypatch):
 
 
 def test_out_of_turns_and_plain_talk(recipe, script, capsys):
-    script("I wonder", "", "hm")
+    script("I \x1b[2Jwonder", "", "hm")
     (row,) = chat.chat_command(recipe, "x", question="well?")
     assert row["answer"] is None
     shown = capsys.readouterr().out
-    assert "I wonder" in shown and "(nothing)" in shown
+    assert "I �[2Jwonder" in shown and "(nothing)" in shown and "\x1b" not in shown
     assert "no answer within 3 turns" in shown
 
 
