@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from aacli import (
     env,
     evaluate,
     export,
+    init,
     plan,
     recipes,
     rl,
@@ -26,10 +28,16 @@ from aacli import (
     train_reward,
 )
 
+HELP = (
+    "Train multi-turn LLM agents with an asymmetric actor and critic.\n\n"
+    "Three stages hand over folders on disk: sft, train-reward and rl; run does all of them. "
+    "A recipe (YAML) says what is done; aac init writes a first one.\n\n"
+    "aac --install-completion teaches your shell to complete commands, options and recipes (Tab)."
+)
+
 app = typer.Typer(
     name="aac",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: aac run recipes/quickstart.yaml",
@@ -42,24 +50,38 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=HELP)
 def aac(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train multi-turn LLM agents with an asymmetric actor and critic.
-
-    Three stages hand over folders on disk: sft, train-reward, rl; run does all of them.
-    """
+    """What stands before every command."""
 
 
-for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, export, plan,
-    data, env, recipes, doctor,
-):  # fmt: skip
+PANELS = {
+    "Start here": (init, recipes, doctor),
+    "Train": (run, sft, train_reward, rl),
+    "Measure, talk, serve": (evaluate, compare, diff, chat, serve, export),
+    "Data, worlds, memory": (collect, data, env, plan),
+}
+"""The commands as the help groups them."""
+
+
+def _register(panel: str, module: ModuleType) -> None:
+    """Add a module's command or group of commands, under a heading."""
+    commands, groups = len(app.registered_commands), len(app.registered_groups)
     module.register(app)
+    for command in app.registered_commands[commands:]:
+        command.rich_help_panel = panel
+    for group in app.registered_groups[groups:]:
+        group.rich_help_panel = panel
+
+
+for heading, modules in PANELS.items():
+    for command_module in modules:
+        _register(heading, command_module)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ import typer
 from aacli.options import Basics, StageOptions, StudyOptions
 from stages.common import console, interrupts
 from stages.common.errors import AacError
+from stages.common.libraries import quiet_libraries
 from stages.common.ranks import launched, own_rank
 
 INTERRUPTED = 130
@@ -39,10 +40,17 @@ def command(
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, epilog=f"Example: {example}")(_expanded(function))
+        wrapper = _expanded(function)
+        wrapper.__doc__ = _unwrapped(function.__doc__ or "")
+        app.command(name, epilog=f"Example: {example}")(wrapper)
         return function
 
     return register
+
+
+def _unwrapped(text: str) -> str:
+    """A docstring whose paragraphs are one line each, for any width of terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def emit(result: Any) -> None:
@@ -94,7 +102,7 @@ def _guarded(call: Callable[[], None], options: Basics) -> None:
     """Run a command; what goes wrong becomes one sentence on standard error and an exit code."""
     console.configure(quiet=options.quiet, json=options.json)
     # With --debug a person wants to see what the libraries say.
-    quiet = nullcontext() if options.debug else console.quiet_libraries(None)
+    quiet = nullcontext() if options.debug else quiet_libraries(None)
     try:
         with interrupts.listening(), quiet, _one_voice(options):
             call()

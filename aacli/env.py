@@ -9,6 +9,7 @@ import typer
 
 from aacli.command import command, emit
 from aacli.options import Basics, RecipeOptions
+from stages.common.console import show
 from stages.common.errors import UsageError
 
 NameOrRecipe = Annotated[
@@ -30,13 +31,14 @@ def register(app: typer.Typer) -> None:
 
 
 def list_environments(options: Basics) -> None:
-    """Name the environments a recipe can choose."""
+    """Name the environments a recipe can choose, and what each is."""
     from stages.interaction.environments import ENVIRONMENTS
 
     if options.json:
         emit(sorted(ENVIRONMENTS))
     for name in [] if options.json else sorted(ENVIRONMENTS):
-        typer.echo(name)
+        about = (ENVIRONMENTS[name][0].__doc__ or "").split("\n\n")[0]
+        show(f"{name:<12} {' '.join(about.split())}")
 
 
 def check(environment: NameOrRecipe, options: RecipeOptions) -> None:

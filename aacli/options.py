@@ -15,8 +15,32 @@ import typer
 if TYPE_CHECKING:
     from stages.recipe.models import Recipe
 
+SEVERAL, EVERYWHERE = "Several processes", "Of every command"
+"""Headings in the help."""
+
+
+def recipe_files(incomplete: str) -> list[str]:
+    """What Tab makes of the beginning of a recipe's path: YAML files, and folders on the way."""
+    folder, beginning = Path(incomplete).parent, Path(incomplete).name
+    if incomplete.endswith("/"):
+        folder, beginning = Path(incomplete), ""
+    try:
+        found = sorted(p for p in folder.iterdir() if p.name.startswith(beginning))
+    except OSError:
+        return []
+    shown = [p for p in found if not p.name.startswith(".") or beginning.startswith(".")]
+    files = [str(p) for p in shown if p.suffix in (".yaml", ".yml") and p.is_file()]
+    return files + [f"{p}/" for p in shown if p.is_dir()]
+
+
 RecipePath = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="A recipe file (YAML).", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe file (YAML).",
+        show_default=False,
+        autocompletion=recipe_files,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -31,20 +55,29 @@ LaunchHow = Annotated[
     str | None,
     typer.Option(
         "--launch",
-        metavar="ddp|zero2|zero3|zero3-cpu|zero3-nvme|FILE",
-        help="Train in several processes, under DDP or DeepSpeed (FILE: its configuration). "
-        'With make: make rl ARGS="--launch zero3 --processes 8".',
+        metavar="HOW",
+        help="Train in several processes: ddp, zero2, zero3, zero3-cpu, zero3-nvme, or the FILE of "
+        'a DeepSpeed configuration. With make: make rl ARGS="--launch zero3 --processes 8".',
         show_default=False,
+        rich_help_panel=SEVERAL,
     ),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(min=1, help="How many, over all machines.", show_default="one per GPU"),
+    typer.Option(
+        min=1,
+        help="How many, over all machines.",
+        show_default="one per GPU",
+        rich_help_panel=SEVERAL,
+    ),
 ]
 Hostfile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Machines, a line 'host slots=8' for each.", show_default=False
+        metavar="FILE",
+        help="Machines, a line 'host slots=8' for each.",
+        show_default=False,
+        rich_help_panel=SEVERAL,
     ),
 ]
 
@@ -54,14 +87,25 @@ class Basics:
     """What every command has."""
 
     json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the result as one JSON object on stdout.",
+            rich_help_panel=EVERYWHERE,
+        ),
     ] = False
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show results and warnings only.")
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Show results and warnings only.", rich_help_panel=EVERYWHERE
+        ),
     ] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = (
-        False
-    )
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show the stack trace of an error.", rich_help_panel=EVERYWHERE
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def figures(summary: Mapping[str, Any]) -> str:
 
 def suggest(*commands: str) -> None:
     """Name the commands a person would type next."""
-    say("next: " + "\n      ".join(commands))
+    say("next: " + "\n      ".join(commands), whole=True)
 
 
 def typed(command: str, recipe: Path, options: RecipeOptions, **flags: Path | None) -> str:

@@ -9,12 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from aacli.command import command, emit
-from aacli.options import Basics, RecipeOptions, RecipePath
+from aacli.options import Basics, RecipeOptions, RecipePath, recipe_files
+from stages.common import console
 from stages.common.errors import UsageError
 
 Folder = Annotated[Path, typer.Argument(help="Folder to look in.")]
 RecipePaths = Annotated[
-    list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="RECIPE...", help="Recipe files.", show_default=False, autocompletion=recipe_files
+    ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Leave out the line about each key.")]
 
@@ -42,7 +46,7 @@ def list_recipes(options: Basics, folder: Folder = Path("recipes")) -> None:
     if options.json:
         emit(rows)
     for row in [] if options.json else rows:
-        typer.echo(f"{row['path']:<32}  {row['purpose']}")
+        console.show(f"{row['path']:<32}  {row['purpose']}")
 
 
 def show(recipe: RecipePath, options: RecipeOptions, plain: Plain = False) -> None:

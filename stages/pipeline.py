@@ -14,13 +14,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import say, show, warn
+from stages.common.console import say, show, warn, within
 from stages.common.errors import HandoffError, UsageError
 from stages.common.files import read_json, write_json
 from stages.common.lock import locked
 from stages.common.manifest import Manifest, read_manifest, verify_parent
 from stages.common.run_folder import RunRequest, check_place, is_finished, replaced
 from stages.common.seeding import set_threads
+from stages.common.trackers import check_trackers
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.run import (
     held_out,
@@ -84,6 +85,7 @@ def run(recipe: Recipe, request: RunRequest, run_stage: StageRunner = run_here) 
     Raises HandoffError where a finished stage was built on something else than lies there now.
     """
     _check_root(request)
+    check_trackers(recipe.tracking.report_to)
     pipeline = Pipeline(recipe, request, run_stage)
     if request.dry_run:
         return pipeline.dry_run()
@@ -155,9 +157,11 @@ class Pipeline:
             figures["seconds"] = self._seconds_before(name, figures)
             self._seconds_saved += figures["seconds"]
         else:
-            say(f"{name}: starts")
+            where = f"stage {self.stages.index(name) + 1} of {len(self.stages)}"
+            say(f"{name}: starts ({where})")
             start = time.perf_counter()
-            figures = self._run_stage(name, self.recipe, self._stage_request(name))
+            with within(where):
+                figures = self._run_stage(name, self.recipe, self._stage_request(name))
             figures = dict(figures) | {"seconds": round(time.perf_counter() - start, 1)}
             self._anew.discard(name)
             self._save_anew()

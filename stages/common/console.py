@@ -1,53 +1,18 @@
-"""What a person sees: short lines and one progress bar. Everything else goes to the run's log."""
+"""What a person sees: short lines, a bar, a board. Everything else goes to the run's log."""
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-_LIBRARIES = (
-    "transformers",
-    "trl",
-    "datasets",
-    "accelerate",
-    "huggingface_hub",
-    "DeepSpeed",
-    "torch",
-    "peft",
-    "py.warnings",
-)
-
-
-@dataclass(frozen=True)
-class _Bars:
-    """How a library switches its progress bars and tells whether they are on."""
-
-    switch: str
-    question: str
-    yes_means_shown: bool
-
-    def shown(self, module: Any) -> bool:
-        """Whether the library's bars are on."""
-        return getattr(module, self.question)() is self.yes_means_shown
-
-
-_BARS = {
-    "transformers.utils.logging": _Bars("progress_bar", "is_progress_bar_enabled", True),
-    "datasets.utils.tqdm": _Bars("progress_bars", "are_progress_bars_disabled", False),
-    "huggingface_hub.utils": _Bars("progress_bars", "are_progress_bars_disabled", False),
-}
-_BAR_VARIABLES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
-"""Read by these libraries when they are imported."""
+from stages.common.live import Board, frame, plain
 
 
 @dataclass
@@ -55,14 +20,28 @@ class _Settings:
     quiet: bool = False
     json: bool = False
     hushed: bool = False
+    place: str = ""
+    """Which of several stages it is."""
+    drawing: bool = False
+    """Whether a bar or a board is on the screen now."""
+
+
+class _Screen:
+    """What ``sys.stdout`` or ``sys.stderr`` is at each print, or what it was before ``held``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held: Any = None
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.held or getattr(sys, self.name), attribute)
 
 
 _settings = _Settings()
 _warned: set[str] = set()
 """Warnings that were shown while hushed, in this command."""
-# Neither console is bound to a stream: rich looks sys.stdout and sys.stderr up at each print.
-_out = Console(highlight=False, soft_wrap=True)
-_err = Console(highlight=False, soft_wrap=True, stderr=True)
+_screens = [_Screen("stdout"), _Screen("stderr")]
+_out, _err = (Console(highlight=False, file=cast(IO[str], screen)) for screen in _screens)
 
 
 def configure(*, quiet: bool = False, json: bool = False) -> None:
@@ -71,19 +50,20 @@ def configure(*, quiet: bool = False, json: bool = False) -> None:
     _warned.clear()
 
 
-def say(text: Any) -> None:
-    """Show a line on how things go. Silent under ``--quiet``."""
+def say(text: Any, *, whole: bool = False) -> None:
+    """Show a line on how things go. Silent under ``--quiet``. ``whole``: it is to be copied, so
+    that no line break may come into it."""
     if not _settings.quiet:
-        show(text)
+        show(text, whole=whole)
 
 
-def show(text: Any) -> None:
+def show(text: Any, *, whole: bool = False) -> None:
     """Show a result (a table, an answer, a verdict), also under ``--quiet``.
 
     Under ``--json`` the object is the result; this is then no more than ``say``.
     """
     if not (_settings.quiet and _settings.json):
-        (_err if _settings.json else _out).print(text, markup=False)
+        _print(_err if _settings.json else _out, text, whole=whole)
 
 
 def warn(text: str) -> None:
@@ -92,7 +72,32 @@ def warn(text: str) -> None:
         return
     if _settings.hushed:
         _warned.add(text)
-    _err.print(text, markup=False)
+    _print(_err, text)
+
+
+def ask_for(prompt: str) -> None:
+    """Show a prompt; what is typed goes on behind it."""
+    _err.print(prompt, end="", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Inside, what is said here goes where it went before, whatever becomes of ``sys.stdout``."""
+    before = [screen.held for screen in _screens]
+    for screen in _screens:
+        screen.held = screen.held or getattr(sys, screen.name)
+    try:
+        yield
+    finally:
+        for screen, stream in zip(_screens, before, strict=True):
+            screen.held = stream
+
+
+def _print(console: Console, text: Any, *, whole: bool = False) -> None:
+    """Words are wrapped in a terminal; elsewhere a line is a line."""
+    if _settings.drawing and console.is_terminal:
+        console = _err  # above what is drawn there
+    console.print(text, markup=False, soft_wrap=whole or not console.is_terminal)
 
 
 @contextmanager
@@ -122,8 +127,15 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    hidden = _settings.quiet or not _err.is_terminal
-    with Progress(*columns, console=_err, transient=True, disable=hidden) as bar:
+    bar = Progress(
+        *columns,
+        console=_err,
+        transient=True,
+        disable=not _draws(),
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar, _drawing():
         task = bar.add_task(description, total=total, note="")
 
         def advance(steps: float = 1, note: str = "") -> None:
@@ -133,81 +145,70 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def quiet_libraries(log_path: Path | None) -> Iterator[None]:
-    """Send other libraries' log lines and warnings to ``log_path`` (None: nowhere).
+def watch(board: Board) -> Iterator[Callable[[], None]]:
+    """Show a board while its stage trains, on standard error; yields what to call when it has been
+    told something new.
 
-    Their progress bars are switched off. It holds for libraries that are imported inside the
-    block too, and blocks may be nested. Everything is put back at the end, also on an error.
+    The last frame stays. Where standard error is no terminal there is a line at each tenth of the
+    way instead, and nothing under ``--quiet``.
     """
-    handler = _file_handler(log_path)
-    loggers = [logging.getLogger(name) for name in _LIBRARIES]
-    before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
-    for logger in loggers:
-        logger.handlers, logger.propagate = _Held(handler), False
-    # Under pytest warnings are errors; a library's deprecations are not ours to answer for.
-    with warnings.catch_warnings(), _no_progress_bars():
-        warnings.simplefilter("default")
-        warnings.showwarning = _to_log
+    board.place = _settings.place
+    if not _draws():
+        yield _tenths(board)
+        return
+    blocks = _err.encoding.lower().startswith("utf")
+
+    def draw() -> Any:
+        return frame(board, _err.width, blocks=blocks)
+
+    live = Live(
+        console=_err,
+        get_renderable=draw,
+        refresh_per_second=1,  # by a thread, and whole, so that nothing flickers
+        vertical_overflow="crop",
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with live, _drawing():
         try:
-            yield
+            yield lambda: None
         finally:
-            for logger, handlers, propagate in before:
-                late = getattr(logger.handlers, "late", [])
-                logger.handlers, logger.propagate = handlers, propagate
-                for added in late:
-                    logger.handlers.append(added)
-            handler.close()
-
-
-class _Held(list[logging.Handler]):
-    """A logger's handlers while it is held: those that a library adds meanwhile have to wait."""
-
-    def __init__(self, handler: logging.Handler) -> None:
-        super().__init__([handler])
-        self.late: list[logging.Handler] = []
-
-    def append(self, handler: logging.Handler) -> None:
-        """Called by ``Logger.addHandler``."""
-        self.late.append(handler)
+            board.end()
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Bars off, in libraries that are here and in those to come; none is imported for it."""
-    loaded = [(sys.modules[name], bars) for name, bars in _BARS.items() if name in sys.modules]
-    shown = [(module, bars) for module, bars in loaded if bars.shown(module)]
-    environment = {name: os.environ.get(name) for name in _BAR_VARIABLES}
-    os.environ.update(dict.fromkeys(_BAR_VARIABLES, "1"))
-    for module, bars in shown:
-        getattr(module, f"disable_{bars.switch}")()
+def within(words: str) -> Iterator[None]:
+    """Inside, boards say which of several stages theirs is."""
+    before, _settings.place = _settings.place, words
     try:
         yield
     finally:
-        for module, bars in shown:
-            getattr(module, f"enable_{bars.switch}")()
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _settings.place = before
 
 
-def _to_log(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
-    """Stand-in for ``warnings.showwarning``, whose parameters these are."""
-    text = warnings.formatwarning(message, category, filename, lineno, line)
-    logging.getLogger("py.warnings").warning(text)
+def _draws() -> bool:
+    """Whether there is a terminal for a drawing, and none on it yet."""
+    shown = _err.is_terminal and not _err.is_dumb_terminal
+    return shown and not _settings.quiet and not _settings.drawing
 
 
-def _file_handler(log_path: Path | None) -> logging.Handler:
-    if log_path is None:
-        return logging.NullHandler()
-    handler = logging.FileHandler(log_path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    return handler
+@contextmanager
+def _drawing() -> Iterator[None]:
+    before, _settings.drawing = _settings.drawing, _settings.drawing or _draws()
+    try:
+        yield
+    finally:
+        _settings.drawing = before
+
+
+def _tenths(board: Board) -> Callable[[], None]:
+    """Says a line when another tenth of the way is done."""
+    told = [board.step * 10 // max(board.total, 1)]
+
+    def tell() -> None:
+        tenth = board.step * 10 // max(board.total, 1)
+        if tenth > told[0]:
+            told[0] = tenth
+            say(plain(board))
+
+    return tell

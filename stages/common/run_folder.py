@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,8 @@ class MetricsWriter:
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         """``path``: the file; it is created by the first ``write``, if ``writes``."""
         self.path, self._writes = path, writes
+        self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
+        """Told (step, values) of every line."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of one step. Non-finite values become null, as JSON has none."""
@@ -72,6 +74,8 @@ class MetricsWriter:
         row = {"step": step} | {name: _finite(value) for name, value in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+        for tell in self.listeners:
+            tell(step, values)
 
     def rows(self) -> list[dict[str, Any]]:
         """All lines so far. A last line cut short by a kill is left out."""

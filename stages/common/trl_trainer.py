@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
-from transformers.integrations import integration_utils
 
 from stages.common.adapters import has_adapters
 from stages.common.best import BEST, BestWeights
@@ -25,6 +23,7 @@ from stages.common.checkpoints import WRITING, Origin, prune
 from stages.common.engine import whole_tensors
 from stages.common.errors import RunError, UsageError
 from stages.common.interrupts import Interrupted, deferred
+from stages.common.live import Board
 from stages.common.models import save_folder
 from stages.common.moments import check_tensors
 from stages.common.ranks import Ranks, world_size
@@ -244,24 +243,27 @@ def without_printing(trainer: Any) -> Any:
 
 
 class RunLog(TrainerCallback):
-    """Metrics of TRL's log lines to metrics.jsonl under the names we use; the progress bar."""
+    """Metrics of TRL's log lines to metrics.jsonl under the names we use; to the board, too."""
 
     def __init__(
-        self, metrics: MetricsWriter, names: Mapping[str, str], advance: Callable[..., None]
+        self,
+        metrics: MetricsWriter,
+        names: Mapping[str, str],
+        board: Board,
+        shown: Callable[[], None],
     ) -> None:
-        """``names``: TRL's name to ours. ``advance``: of ``console.progress``."""
-        self._metrics, self._names, self._advance = metrics, names, advance
-        self._step = 0
+        """``names``: TRL's name to ours. ``shown``: of ``console.watch``."""
+        self._metrics, self._names, self._board, self._shown = metrics, names, board, shown
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A resumed run starts further along; the model is partitioned by now, if it is to be."""
         check_partitioned(kwargs["model"], Ranks(args.process_index, args.world_size))
-        self._move(state.global_step)
+        self._board.move(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """One optimizer step is done; ZeRO-3 may have kept small parameters whole after it."""
         check_partitioned(kwargs["model"], Ranks(args.process_index, args.world_size))
-        self._move(state.global_step)
+        self._board.move(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """TRL says how training goes."""
@@ -270,12 +272,8 @@ class RunLog(TrainerCallback):
         if summary or not found or not state.is_world_process_zero:
             return
         self._metrics.write(state.global_step, found)
-        if "loss" in logs:
-            self._advance(0, note=f"loss {logs['loss']:.3f}")
-
-    def _move(self, step: int) -> None:
-        self._advance(step - self._step)
-        self._step = step
+        self._board.tell(found)
+        self._shown()
 
 
 def precision(dtype: str, *, adapters: bool) -> tuple[str, bool]:
@@ -286,25 +284,6 @@ def precision(dtype: str, *, adapters: bool) -> tuple[str, bool]:
     """
     autocast = dtype == "bfloat16" or (dtype == "auto" and torch.cuda.is_available())
     return "bfloat16" if autocast and adapters else "float32", autocast
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Raises UsageError for a tracker transformers does not know, or whose package is missing."""
-    known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
-    # transformers never lists flyte as available, even where it is.
-    usable = {*integration_utils.get_available_reporting_integrations(), "flyte"}
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            tail = f"; did you mean {near[0]}" if near else ""
-            raise UsageError(
-                f"tracking.report_to has {name!r}, expected any of {', '.join(known)}{tail}."
-            )
-        if name not in usable:
-            raise UsageError(
-                f"tracking.report_to has {name!r}, but its Python package is not installed; "
-                "install it or take the name out."
-            )
 
 
 def training_arguments(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +13,44 @@ from typing import Any, Protocol, runtime_checkable
 
 from stages.common.console import say, show
 from stages.common.errors import UsageError
+from stages.common.live import printable
 from stages.common.seeding import set_threads
+from stages.evaluation.narration import Narrator
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.evaluation.supervise import Supervise, unsupervised
-from stages.interaction.actions import parse_action
+from stages.interaction.actions import plain_value
 from stages.interaction.arena import Arena
 from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Task
-from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.environments.human import HumanOptions
 from stages.interaction.player import LoadedActor
 from stages.interaction.rollout import collect
-from stages.interaction.states.window import cut_middle
 from stages.interaction.terminal import Terminal
-from stages.interaction.trajectory import Action, Message, Trajectory
+from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 
-LONGEST_SHOWN = 240
-"""Characters of a tool's result that are shown."""
+FREE = HumanOptions(ask_verdict=False, max_turns=1000)
+"""A conversation that is nobody's task."""
+OPEN, HELP = "/open", "/help"
+"""What a person may type besides questions."""
+HELP_TEXT = (
+    f"{OPEN} shows the calls of the last answer and what came back in full; exit, quit, Ctrl-D or "
+    "Ctrl-C leaves; Ctrl-C during an answer stops it. Text of several lines can be pasted."
+)
 STAND_IN = "?"
 """The only question in the list that goes with a database without one."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the agent replies, and how much of its work is shown."""
+
+    greedy: bool = True
+    """The likeliest token each time, or sampled."""
+    unfolded: bool = False
+    """Show calls and what came back in full instead of on one line."""
+    supervise: Supervise = unsupervised
+    """Who watches over it."""
 
 
 @runtime_checkable
@@ -52,30 +71,6 @@ class Peopled(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Narrator:
-    """A policy that shows what the one behind it does, as it does it."""
-
-    policy: Policy
-    calls_only: bool = False
-    """What is said and answered in words is shown elsewhere: the user is a person."""
-
-    def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
-        """The policy's replies, each shown with the result of the turn before."""
-        for request in requests:
-            if request.previous is not None:
-                show_results([m for m in request.previous.observation if self._shows(m)])
-        replies = self.policy.generate(requests, greedy=greedy)
-        for request, reply in zip(requests, replies, strict=True):
-            action = parse_action(reply.text, request.tools)
-            if action.calls or not self.calls_only:
-                say("  " + in_short(action))
-        return replies
-
-    def _shows(self, message: Message) -> bool:
-        return not self.calls_only or message["role"] == "tool"
-
-
 def chat_command(
     recipe: Recipe,
     actor: str,
@@ -84,9 +79,8 @@ def chat_command(
     database: Path | None = None,
     task: int | None = None,
     human: bool = False,
-    greedy: bool = True,
+    look: Look = Look(),
     reviewers: Reviewers = no_reviewers,
-    supervise: Supervise = unsupervised,
 ) -> list[dict[str, Any]]:
     """Answer ``question``, or play held-out ``task`` number N, or else ask the person again and
     again until an empty end of input, ``exit`` or ``quit``.
@@ -103,20 +97,33 @@ def chat_command(
     if human and (question is not None or database is not None):
         raise UsageError("--human makes you the user; leave out --question and --database.")
     set_threads(recipe.threads)
-    load = Loading(lambda world: supervise(player(world, actor, reviewers)), greedy)
     idle = question is None and database is None and task is None
     if human or (idle and isinstance(recipe.environment, Peopled)):
-        return [_with_person(recipe, task or 0, load)]
+        return [_with_person(recipe, actor, task or 0, look=look, reviewers=reviewers)]
     with _own_database(recipe, database) as world:
-        conversation = load.conversation(world)
+        conversation = _conversation(world, actor, look=look, reviewers=reviewers)
         if task is not None:
             return [conversation.play(world.evaluation.split, task, world.evaluation.seed)]
         conversation.open()
-        asked = [question] if question is not None else _typed()
-        return [conversation.answer(text) for text in asked]
+        if question is not None:
+            return [conversation.answer(question)]
+        return list(conversation.answers())
 
 
-def _with_person(recipe: Recipe, task: int, load: Loading) -> dict[str, Any]:
+def without_world(recipe: Recipe) -> Recipe:
+    """The recipe with a free conversation in place of its world."""
+    return recipe.model_copy(update={"environment": FREE})
+
+
+def _conversation(recipe: Recipe, actor: str, *, look: Look, reviewers: Reviewers) -> Conversation:
+    loaded = look.supervise(player(recipe, actor, reviewers))
+    arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
+    return Conversation(arena, loaded, look=look, seed=recipe.seed)
+
+
+def _with_person(
+    recipe: Recipe, actor: str, task: int, *, look: Look, reviewers: Reviewers
+) -> dict[str, Any]:
     """One episode whose user is the person at the terminal (F8)."""
     if not isinstance(recipe.environment, Peopled):
         raise UsageError(
@@ -124,35 +131,24 @@ def _with_person(recipe: Recipe, task: int, load: Loading) -> dict[str, Any]:
             " out --human and ask a question, or watch the agent with --task 0."
         )
     world = recipe.model_copy(update={"environment": recipe.environment.with_person()})
-    conversation = load.conversation(world)
+    conversation = _conversation(world, actor, look=look, reviewers=reviewers)
+    if sys.stdin.isatty():
+        say("Say something; exit or Ctrl-D leaves.")
     return conversation.play(world.evaluation.split, task, world.evaluation.seed)
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How the agent of a conversation is loaded and plays."""
-
-    load: Callable[[Recipe], LoadedActor]
-    greedy: bool
-
-    def conversation(self, recipe: Recipe) -> Conversation:
-        """With this agent, in the recipe's world."""
-        loaded = self.load(recipe)
-        arena = arena_of(recipe).served(loaded.state, loaded.reviewer)
-        return Conversation(arena, loaded, greedy=self.greedy, seed=recipe.seed)
 
 
 class Conversation:
     """One agent in one world; every question is an episode of its own."""
 
-    def __init__(self, arena: Arena, actor: LoadedActor, *, greedy: bool, seed: int) -> None:
+    def __init__(self, arena: Arena, actor: LoadedActor, *, look: Look, seed: int) -> None:
         self._arena = arena
         self._actor = actor
-        self._greedy = greedy
+        self._look = look
         self._seed = seed
         self._with_person = needs_person(arena.environment)
         self._world: Task | None = None
         self._asked = 0
+        self._narrator = self._narrating()
 
     def open(self) -> None:
         """Choose the world of the questions, the first test task's, and say what it is.
@@ -172,11 +168,28 @@ class Conversation:
         played = self._play(self._askable().ask(self._world, question))
         return _record(question, played, success=None)
 
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """What the agent makes of each question that is typed, until the person leaves.
+
+        Ctrl-C stops an answer and not the conversation.
+        """
+        for text in _typed():
+            if text == OPEN:
+                self._narrator.unfold()
+            elif text == HELP:
+                say(HELP_TEXT)
+            else:
+                try:
+                    yield self.answer(text)
+                except KeyboardInterrupt:
+                    say("stopped; ask something else, or exit.")
+
     def play(self, split: str, number: int, seed: int) -> dict[str, Any]:
         """Let the agent play task ``number`` of a split, and say whether it was right."""
         task = self._task(split, number, seed)
         played = self._play(task, show_goal=not self._with_person)
-        show("right" if played.success else f"wrong{_expected(played)}")
+        if not self._with_person:
+            show("right" if played.success else f"wrong{_expected(played)}")
         return _record(played.goal, played, success=played.success)
 
     def _askable(self) -> Any:
@@ -198,20 +211,28 @@ class Conversation:
         return tasks[number]
 
     def _play(self, task: Task, *, show_goal: bool = False) -> Trajectory:
+        self._narrator = self._narrating()
         if show_goal:
             say(self._goal(task))
         played = collect(
             [task],
             make_environment=self._arena.make_environment,
             make_state=self._arena.states(self._actor.count_tokens),
-            policy=Narrator(self._actor.policy, calls_only=self._with_person),
+            policy=self._narrator,
             reviewer=self._arena.reviewer,
             key=(self._seed, self._asked),
-            greedy=self._greedy,
+            greedy=self._look.greedy,
         )[0]
         self._asked += 1
-        _show_end(played)
+        self._narrator.close()
+        if not self._with_person or played.error is not None:
+            _show_end(played)
         return played
+
+    def _narrating(self) -> Narrator:
+        return Narrator(
+            self._actor.policy, unfolded=self._look.unfolded, calls_only=self._with_person
+        )
 
     def _goal(self, task: Task) -> str:
         environment = self._arena.make_environment()
@@ -221,35 +242,13 @@ class Conversation:
             environment.close()
 
 
-def in_short(action: Action) -> str:
-    """An action on one line: ``tool(argument, ...)``, or the plain words."""
-    if not action.calls:
-        return cut_middle(" ".join(action.text.split()) or "(nothing)", LONGEST_SHOWN)
-    shown = [
-        f"{call.name}({', '.join(_plain(value) for value in call.arguments.values())})"
-        for call in action.calls
-    ]
-    return "; ".join(shown)
-
-
-def show_results(messages: Sequence[Message]) -> None:
-    """What came back, indented, long results cut."""
-    for message in messages:
-        for line in cut_middle(str(message.get("content") or ""), LONGEST_SHOWN).splitlines():
-            say(f"    {line}")
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _show_end(played: Trajectory) -> None:
     if played.error is not None:
         show(f"the environment failed: {played.error}")
     elif played.out_of_budget:
         show(f"no answer within {len(played.turns)} turns")
     else:
-        show(f"answer: {_answer(played)}")
+        show(printable(f"answer: {_answer(played)}"))
 
 
 def _answer(played: Trajectory) -> str | None:
@@ -259,7 +258,7 @@ def _answer(played: Trajectory) -> str | None:
     action = played.turns[-1].action
     if not action.calls:
         return action.text
-    return ", ".join(_plain(value) for value in action.calls[-1].arguments.values())
+    return ", ".join(plain_value(value) for value in action.calls[-1].arguments.values())
 
 
 def _expected(played: Trajectory) -> str:
@@ -280,7 +279,7 @@ def _record(question: str, played: Trajectory, *, success: bool | None) -> dict[
 def _typed() -> Iterator[str]:
     """Questions from the keyboard or a pipe."""
     if sys.stdin.isatty():
-        say("Type a question; exit or an end of input leaves.")
+        say(f"Type a question; exit or Ctrl-D leaves, {HELP} tells more.")
     terminal = Terminal()
     while (line := terminal.ask()) is not None:
         yield line

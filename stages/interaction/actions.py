@@ -63,6 +63,23 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
 
 
+def in_short(action: Action, longest: int = 240) -> str:
+    """An action on one line for people: ``tool(argument, ...)``, or its words, cut when long."""
+    if not action.calls:
+        words = " ".join(action.text.split()) or "(nothing)"
+        return words if len(words) <= longest else f"{words[: longest - 1]}…"
+    shown = [
+        f"{call.name}({', '.join(plain_value(value) for value in call.arguments.values())})"
+        for call in action.calls
+    ]
+    return "; ".join(shown)
+
+
+def plain_value(value: Any) -> str:
+    """An argument as a person would write it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def tool_names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Names of tools given bare or wrapped as ``{"type": "function", "function": {...}}``."""
     return tuple(str(_function(tool).get("name", "")) for tool in tools)

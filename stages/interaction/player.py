@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import quiet_libraries, warn
+from stages.common.console import warn
 from stages.common.errors import HandoffError
+from stages.common.libraries import quiet_libraries
 from stages.common.manifest import Manifest, content_hash, read_manifest
 from stages.common.model_folder import check_model_folder
 from stages.common.run_folder import MANIFEST

@@ -123,7 +123,7 @@ def make_speaker(options: SpeakerOptions | None) -> Speaker:
 
 @lru_cache(maxsize=4)
 def _policy(folder: str, temperature: float, max_tokens: int) -> Policy:
-    from stages.common.console import quiet_libraries
+    from stages.common.libraries import quiet_libraries
     from stages.common.models import load_actor, load_tokenizer
     from stages.interaction.native import NativePolicy
 

@@ -305,8 +305,10 @@ class DistributedSection(Section):
 class TrackingSection(Section):
     """Where metrics go besides metrics.jsonl."""
 
-    report_to: tuple[str, ...] = ()
-    """transformers integrations: tensorboard, wandb, ..."""
+    report_to: tuple[Literal["mlflow", "tensorboard", "trackio", "wandb"], ...] = ()
+    """Trackers; each needs its package (pip install tensorboard, ...)."""
+    project: str = Field("aac", min_length=1)
+    """Project or experiment that the runs go to, where a tracker has such."""
 
 
 class Recipe(Section):

@@ -94,8 +94,9 @@ def choices(field: FieldInfo) -> list[str]:
     return [
         str(choice)
         for member in _members(field.annotation)
-        if get_origin(member) is Literal
-        for choice in get_args(member)
+        for kind in (member, *get_args(member))  # also of a list's items
+        if get_origin(kind) is Literal
+        for choice in get_args(kind)
     ]
 
 

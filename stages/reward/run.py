@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 
 from stages.common.checkpoints import Origin
-from stages.common.console import progress, quiet_libraries, warn
+from stages.common.console import warn, watch
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.libraries import quiet_libraries
+from stages.common.live import Board, Curve
 from stages.common.manifest import build_manifest, fingerprint, verify_parent
 from stages.common.model_folder import check_model_folder
 from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.records import Record
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
+from stages.common.trackers import check_trackers, tracked
 from stages.interaction.arena import Arena, kept
 from stages.interaction.player import load_player
 from stages.interaction.preferences import collect_preferences
@@ -33,6 +36,8 @@ PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
 """Places in random keys, so that no two uses share numbers."""
 SCORED_EPISODES = 256
 """Episodes of the SFT actor whose turns give the scores' mean and spread."""
+
+CURVES = (Curve("loss", "reward/loss"), Curve("accuracy", "reward/accuracy"))
 
 
 @dataclass(frozen=True)
@@ -66,19 +71,18 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     checks what needs no play, and writes nothing.
     """
     started = time.perf_counter()
+    check_trackers(recipe.tracking.report_to)
     sft, parents = _sft_parent(recipe, request)
     # Before torch is loaded, and before anything is written.
     given = None if recipe.reward.data is None else read_preferences(Path(recipe.reward.data))
     check_model_folder(_base(recipe, sft))
     from stages.common.engine import join
-    from stages.common.trl_trainer import check_trackers
 
     ranks = join(recipe.distributed.timeout_s)
     folder = RunFolder.open(request, "reward", ranks)
     set_threads(recipe.threads)
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
-        check_trackers(recipe.tracking.report_to)
         if request.dry_run and recipe.reward.data is None:
             _load_tokenizer(recipe, sft)
             return {}
@@ -187,8 +191,9 @@ def train(
     model = _new_model(recipe, prepared, weights)
     config = _config(recipe, folder, model, len(pairs.train), autocast)
     dataset = make_dataset(pairs.train).select(_order(recipe, pairs, config))
-    with progress("reward", config.max_steps) as advance:
-        log = RunLog(folder.metrics, METRICS, advance)
+    board = Board("reward", config.max_steps, curves=CURVES)
+    with watch(board) as shown:
+        log = RunLog(folder.metrics, METRICS, board, shown)
         trainer = make_trainer(model, prepared.tokenizer, config, dataset, [log])
 
         def measured() -> dict[str, Any]:
@@ -197,16 +202,17 @@ def train(
             folder.metrics.write(trainer.state.global_step, _named(numbers))
             return found
 
-        done = run_training(
-            trainer,
-            folder,
-            origin,
-            every=recipe.reward.checkpoint_every or max(config.max_steps // 4, 1),
-            minutes=recipe.reward.checkpoint_minutes,
-            keep=recipe.reward.checkpoints_kept,
-            loss=(lambda: float(measured()["held_out_loss"])) if best else None,
-        )
-        return model, done | measured()
+        with tracked(recipe.tracking.report_to, trainer, folder):
+            done = run_training(
+                trainer,
+                folder,
+                origin,
+                every=recipe.reward.checkpoint_every or max(config.max_steps // 4, 1),
+                minutes=recipe.reward.checkpoint_minutes,
+                keep=recipe.reward.checkpoints_kept,
+                loss=(lambda: float(measured()["held_out_loss"])) if best else None,
+            )
+            return model, done | measured()
 
 
 def _held_out(model: Any, pairs: Pairs) -> dict[str, Any]:
@@ -324,7 +330,8 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, pairs: int, autocast:
         bf16=autocast,
         activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
-        report_to=list(recipe.tracking.report_to) or "none",
+        run_name=f"{recipe.name}-reward",
+        project=recipe.tracking.project,
     )
 
 

@@ -209,7 +209,8 @@ def build_trainer(
         "num_ppo_epochs": recipe.rl.ppo.epochs,
         "whiten_min_std": recipe.rl.ppo.whiten_min_std,
         "value_learning_rate": recipe.rl.critic.learning_rate,
-        "report_to": list(recipe.tracking.report_to),
+        "run_name": f"{recipe.name}-rl",
+        "project": recipe.tracking.project,
     }
     _check_extra(recipe.rl.trainer)
     try:

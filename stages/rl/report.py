@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.common.live import Board, Curve
 from stages.common.run_folder import MetricsWriter
+from stages.interaction.actions import in_short
 from stages.interaction.trajectory import Trajectory
+from stages.rl.monitor import ALARMS
 from stages.rl.pool import write_trajectories
 
 EPISODE_FIGURES = (
@@ -41,20 +44,20 @@ def rollout_metrics(figures: Mapping[str, Any], episodes: Sequence[Trajectory]) 
 
 
 class IterationReport:
-    """Writes ``metrics.jsonl`` and ``trajectories/NNNNN.jsonl``, tells trackers and the bar."""
+    """Writes ``metrics.jsonl`` and ``trajectories/NNNNN.jsonl``, tells the board."""
 
     def __init__(
         self,
         metrics: MetricsWriter,
         folder: Path,
         *,
-        advance: Callable[..., None],
-        publish: Callable[[int, dict[str, float]], None],
+        board: Board,
+        shown: Callable[[], None],
         writes: bool = True,
     ) -> None:
-        """``writes``: one of several processes tells for all."""
+        """``shown``: of ``console.watch``. ``writes``: one of several processes tells for all."""
         self.metrics, self.folder = metrics, folder
-        self.advance, self.publish = advance, publish
+        self.board, self.shown = board, shown
         self.writes = writes
 
     def __call__(
@@ -68,13 +71,52 @@ class IterationReport:
             # A rate is wall-clock too, so it stays under time/, outside every equality.
             metrics["time/tokens_per_s"] = metrics["episode/action_tokens"] / seconds
         self.metrics.write(iteration, metrics)
-        self.publish(iteration, metrics)
         write_trajectories(self.folder / f"{iteration - 1:05d}.jsonl", episodes)
-        note = (
-            f"success {metrics['episode/success']:.2f}  reward {metrics['reward/total']:.2f}  "
-            f"KL {metrics.get('actor/kl', 0.0):.3f}"
-        )
-        self.advance(note=note)
+        self._show(iteration, metrics, episodes)
+
+    def _show(
+        self, iteration: int, metrics: Mapping[str, float], episodes: Sequence[Trajectory]
+    ) -> None:
+        board = self.board
+        board.move(iteration)
+        board.tell(metrics)
+        raised = [name.removeprefix("alarm/") for name in metrics if name.startswith("alarm/")]
+        if raised:
+            means = ALARMS[raised[-1]].means
+            board.alarm = f"iteration {iteration}: {raised[-1]}, {means}"
+        board.turn = sample_turn(episodes) or board.turn
+        self.shown()
+
+
+def rl_board(iterations: int, before: Sequence[Mapping[str, Any]]) -> Board:
+    """What is shown of stage 3; ``before``: the lines of metrics.jsonl so far."""
+    curves = (
+        Curve("success", "episode/success"),
+        Curve("held out", "evaluation/success"),
+        Curve("reward", "reward/total"),
+        Curve("KL", "actor/kl"),
+    )
+    board = Board("rl", iterations, len(before), "iteration", curves, parts="reward/")
+    for row in before:
+        board.tell({name: value for name, value in row.items() if value is not None})
+    return board
+
+
+def sample_turn(episodes: Sequence[Trajectory]) -> list[str]:
+    """The last turn of the last episode: what was asked, done and answered, and its rewards."""
+    played = [episode for episode in episodes if episode.turns]
+    if not played:
+        return []
+    episode, turn = played[-1], played[-1].turns[-1]
+    result = " ".join(str(message.get("content") or "") for message in turn.observation)
+    earned = ", ".join(f"{name} {value:.3g}" for name, value in turn.rewards.items() if value)
+    verdict = "success" if episode.success else "no success"
+    return [
+        f"goal: {episode.goal}",
+        f"turn {turn.index + 1}: {in_short(turn.action)}",
+        f"result: {result or '-'}",
+        f"{verdict}; rewards: {earned or 'none'}",
+    ]
 
 
 def append_json(file: Path, row: Mapping[str, Any]) -> None:

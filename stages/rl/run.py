@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.manifest import (
     Manifest,
     build_manifest,
@@ -21,6 +22,7 @@ from stages.common.manifest import (
 from stages.common.ranks import Ranks
 from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
 from stages.common.seeding import seed_everything, set_threads
+from stages.common.trackers import check_trackers, tracked
 from stages.interaction.rollout import Reviewer
 from stages.interaction.supervision import Judge
 from stages.interaction.trajectory import Trajectory
@@ -56,6 +58,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     """
     from stages.common.engine import join
 
+    check_trackers(recipe.tracking.report_to)
     parents = verify_parents(recipe, request)
     ranks = join(recipe.distributed.timeout_s)
     _check_launch(recipe, ranks)
@@ -66,10 +69,13 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         _rehearse(recipe, parents, ranks)
         return {}
     with quiet_libraries(folder.log_path):
-        with folder.undone_on_bad_input():
-            session = _session(recipe, folder, parents)
-            session.resume()
-        session.train()
+        with ExitStack() as stack:
+            with folder.undone_on_bad_input():
+                session = _session(recipe, folder, parents)
+                session.resume()
+                names = recipe.tracking.report_to
+                stack.enter_context(tracked(names, session.trainer, folder))
+            session.train()
         summary = session.save()
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
@@ -146,10 +152,8 @@ def review_demonstrations(
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
-    from stages.common.trl_trainer import check_trackers
     from stages.rl.session import Session
 
-    check_trackers(recipe.tracking.report_to)
     folders = (parents.sft, parents.reward, parents.critic)
     return Session(recipe, folder, *folders, used=parents.hashes)
 

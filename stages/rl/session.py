@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stages.common.best import read_weights, write_weights
 from stages.common.checkpoints import Origin
-from stages.common.console import progress, say, warn
+from stages.common.console import say, warn, watch
 from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.interrupts import Interrupted, deferred
 from stages.common.manifest import fingerprint
@@ -37,7 +37,7 @@ from stages.rl.critic.assembly import (
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
-from stages.rl.report import IterationReport, append_json, rollout_metrics
+from stages.rl.report import IterationReport, append_json, rl_board, rollout_metrics
 from stages.rl.rewarding import build_rewarding
 from stages.rl.saving import Saving
 from stages.rl.trainer import Parts
@@ -136,8 +136,8 @@ class Session:
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
-        left = rl.iterations - self.trainer.progress.iteration
-        with progress("rl", left) as advance, deferred():
+        board = rl_board(rl.iterations, self.folder.metrics.rows())
+        with watch(board) as shown, deferred():
             parts = Parts(
                 collect=self._collect,
                 score=self._score,
@@ -148,8 +148,8 @@ class Session:
                 report=IterationReport(
                     self.folder.metrics,
                     self.folder.path / "trajectories",
-                    advance=advance,
-                    publish=self.trainer.publish,
+                    board=board,
+                    shown=shown,
                     writes=self.ranks.main,
                 ),
                 evaluate=self._evaluate,

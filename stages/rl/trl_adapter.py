@@ -154,11 +154,6 @@ class TrlPPOSetup(PPOTrainer):
             self.lr_scheduler.base_lrs[number] *= factor
         return float(groups[0]["lr"])
 
-    def publish(self, step: int, metrics: dict[str, float]) -> None:
-        """Hand one step's figures to the trackers of ``report_to``."""
-        self.state.global_step = step
-        self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
-
     @property
     def actor(self) -> Any:
         """The policy, unwrapped."""

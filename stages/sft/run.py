@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.checkpoints import Origin
-from stages.common.console import progress, quiet_libraries, warn
+from stages.common.console import warn, watch
 from stages.common.errors import UsageError
+from stages.common.libraries import quiet_libraries
+from stages.common.live import Board, Curve
 from stages.common.manifest import build_manifest, fingerprint
 from stages.common.model_folder import check_model_folder
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
+from stages.common.trackers import check_trackers, tracked
 from stages.interaction.arena import Arena, kept
 from stages.interaction.demonstrations import saying
 from stages.interaction.trajectory import Message, Trajectory
@@ -35,6 +38,7 @@ DEMONSTRATION_TASKS, HELD_OUT, ORDER = 10, 11, 12
 """Places in random keys, so that no two uses share numbers."""
 KEPT_ROWS = 5000
 """Training rows kept in the folder for mixing the SFT loss into stage 3."""
+CURVES = (Curve("loss", "sft/loss"), Curve("accuracy", "sft/token_accuracy"))
 Reviews = Callable[[Recipe, Sequence[Trajectory]], Sequence[Sequence[str]]]
 """The review in words of each turn of each demonstration."""
 
@@ -48,10 +52,10 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     RunError when training itself fails. A dry run checks all of it and writes nothing.
     """
     started = time.perf_counter()
+    check_trackers(recipe.tracking.report_to)
     given = read_given(recipe)  # before torch is loaded, and before anything is written
     check_model_folder(recipe.model.actor, writes=True)
     from stages.common.engine import join
-    from stages.common.trl_trainer import check_trackers
 
     ranks = join(recipe.distributed.timeout_s)
     folder = RunFolder.open(request, "sft", ranks)
@@ -59,7 +63,6 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     seed_everything(recipe.seed)
     log = None if request.dry_run else folder.log_path
     with quiet_libraries(log), folder.undone_on_bad_input():
-        check_trackers(recipe.tracking.report_to)
         model, tokenizer, autocast = _load(recipe)
         examples, source = gather(recipe, tokenizer, given, reviews)
         rows = _rows(recipe, tokenizer, model, examples)
@@ -133,24 +136,26 @@ def train(
 
     config = _config(recipe, folder, model, autocast)
     dataset = make_dataset(rows.train).select(_order(recipe.sft, rows, recipe.seed, config))
-    with progress("sft", recipe.sft.steps) as advance:
-        log = RunLog(folder.metrics, METRICS, advance)
+    board = Board("sft", recipe.sft.steps, curves=CURVES)
+    with watch(board) as shown:
+        log = RunLog(folder.metrics, METRICS, board, shown)
         trainer = make_trainer(model, tokenizer, config, dataset, [log])
         section, held_out = recipe.sft, make_dataset(sorted(rows.validation, key=len))
 
         def loss() -> float:
             return float(trainer.evaluate(held_out)["eval_loss"])
 
-        figures = run_training(
-            trainer,
-            folder,
-            origin,
-            every=section.checkpoint_every or max(section.steps // 4, 1),
-            minutes=section.checkpoint_minutes,
-            keep=section.checkpoints_kept,
-            loss=loss if section.keep == "best" else None,
-        )
-        found = trainer.evaluate(held_out) if len(held_out) else {}
+        with tracked(recipe.tracking.report_to, trainer, folder):
+            figures = run_training(
+                trainer,
+                folder,
+                origin,
+                every=section.checkpoint_every or max(section.steps // 4, 1),
+                minutes=section.checkpoint_minutes,
+                keep=section.checkpoints_kept,
+                loss=loss if section.keep == "best" else None,
+            )
+            found = trainer.evaluate(held_out) if len(held_out) else {}
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     figures |= {"loss": losses[-1]} if losses else {}
     return figures | {
@@ -221,7 +226,8 @@ def _config(recipe: Recipe, folder: RunFolder, model: Any, autocast: bool) -> An
         bf16=autocast,
         activation_checkpointing=recipe.model.activation_checkpointing,
         seed=recipe.seed,
-        report_to=list(recipe.tracking.report_to) or "none",
+        run_name=f"{recipe.name}-sft",
+        project=recipe.tracking.project,
     )
 
 

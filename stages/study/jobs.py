@@ -21,8 +21,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
-from stages.common.console import hushed, quiet_libraries
+from stages.common.console import hushed
 from stages.common.errors import AacError, RunError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.run_folder import RunRequest, is_finished
 from stages.common.seeding import set_threads
 from stages.evaluation.run import held_out, measure_actor

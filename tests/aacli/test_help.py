@@ -52,9 +52,9 @@ def test_every_option_and_command_says_what_it_is(path: Words):
 
 
 def test_the_commands_of_the_design_are_there():
-    expected = ["run", "sft", "train-reward", "rl", "eval", "compare", "diff", "collect"]
+    expected = ["init", "doctor", "run", "sft", "train-reward", "rl", "eval", "compare", "diff"]
     assert [path[0] for path in ALL if len(path) == 1] == [
-        *expected, "chat", "serve", "export", "plan", "doctor", "data", "env", "recipes",
+        *expected, "chat", "serve", "export", "collect", "plan", "recipes", "data", "env",
     ]  # fmt: skip
 
 
@@ -86,3 +86,51 @@ def test_the_real_command_loads_no_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("HEAVY []")
+
+
+def complete(*words: str) -> list[str]:
+    """What Tab offers in bash after these words, the last of which is begun."""
+    environment = {
+        "_AAC_COMPLETE": "complete_bash",
+        "COMP_WORDS": shlex.join(["aac", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    result = CliRunner().invoke(app, [], env=environment, prog_name="aac")
+    assert result.exit_code == 0, result.output
+    return result.stdout.split()
+
+
+def test_tab_completes_commands_options_and_recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    for name in ("mine.yaml", "recipes/one.yaml", "recipes/two.yml", "recipes/notes.txt"):
+        (tmp_path / name).write_text("")
+    assert complete("tr") == ["train-reward"]
+    assert complete("recipes", "va") == ["validate"]
+    assert complete("sft", "--over") == ["--overwrite"]
+    assert complete("sft", "mi") == ["mine.yaml"]
+    assert complete("rl", "rec") == ["recipes/"]
+    assert complete("chat", "recipes/") == ["recipes/one.yaml", "recipes/two.yml"]
+    assert complete("run", "nowhere/x") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_shown_and_installed(shell, tmp_path, monkeypatch):
+    for name in ("HOME", "USERPROFILE", "ZDOTDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: (shell, shell))
+    shown = CliRunner().invoke(app, ["--show-completion"], prog_name="aac")
+    assert shown.exit_code == 0 and "_AAC_COMPLETE" in shown.stdout
+    made = CliRunner().invoke(app, ["--install-completion"], prog_name="aac")
+    assert made.exit_code == 0, made.output
+    assert f"{shell} completion installed" in made.output
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert any("_AAC_COMPLETE" in p.read_text() for p in files)
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_a_paragraph_of_help_is_not_broken_in_the_middle():
+    text = CliRunner().invoke(app, ["chat", "--help"], terminal_width=200).output
+    assert "Ctrl-C leaves. Where the environment has a user" in " ".join(text.split())
+    shown = [line.strip() for line in text.splitlines()]
+    assert not any(line == "Where the" for line in shown)

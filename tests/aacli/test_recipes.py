@@ -43,5 +43,7 @@ def test_validate_says_which_are_valid(here, aac):
 
 
 def test_environments_are_listed(aac):
-    assert "sql" in aac("env", "list").stdout.split()
+    lines = aac("env", "list").stdout.splitlines()
+    assert any(line.startswith("sql  ") and "SQLite" in line for line in lines)
+    assert all(len(line.split()) > 3 for line in lines)
     assert "sql" in json.loads(aac("env", "list", "--json").stdout)

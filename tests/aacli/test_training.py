@@ -62,18 +62,6 @@ def test_resume_goes_on_from_the_named_checkpoint(place, aac, steps):
     assert "--resume nowhere is no checkpoint folder" in nowhere.stderr
 
 
-def test_a_missing_tracker_is_one_sentence(place, aac, monkeypatch):
-    from transformers.integrations import integration_utils
-
-    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: False)
-    result = aac("sft", "tiny.yaml", "--set", "tracking.report_to=[tensorboard]")
-    assert result.exit_code == 2 and result.stdout == ""
-    assert result.stderr == (
-        "aac: tracking.report_to has 'tensorboard', but its Python package is not installed; "
-        "install it or take the name out.\n"
-    )
-
-
 def test_advice_is_shown_under_quiet(place, aac):
     words = ("--dry-run", "--quiet", "--set", "sft.learning_rate=1", "--set", "rl.ppo.kl_coef=1")
     lines = aac("sft", "tiny.yaml", *words).stderr.splitlines()

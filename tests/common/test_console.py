@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from stages.common import console
+from stages.common import console, libraries
 
 
 def test_say_prints_to_stdout_and_is_silent_when_quiet(capsys):
@@ -75,7 +75,7 @@ def test_libraries_talk_to_the_log_and_get_their_handlers_back(tmp_path, capsys)
     logger = logging.getLogger("transformers")
     before = logger.handlers[:], logger.propagate
     log = tmp_path / "log.txt"
-    with console.quiet_libraries(log):
+    with libraries.quiet_libraries(log):
         logging.getLogger("transformers.trainer").warning("a banner")
         warnings.warn("old thing", FutureWarning, stacklevel=1)
     assert "a banner" in log.read_text() and "old thing" in log.read_text()
@@ -85,7 +85,7 @@ def test_libraries_talk_to_the_log_and_get_their_handlers_back(tmp_path, capsys)
 
 
 def test_warnings_are_what_they_were_after_an_error():
-    with pytest.raises(ValueError, match="boom"), console.quiet_libraries(None):
+    with pytest.raises(ValueError, match="boom"), libraries.quiet_libraries(None):
         warnings.warn("swallowed", FutureWarning, stacklevel=1)
         raise ValueError("boom")
     with pytest.raises(FutureWarning):
@@ -96,8 +96,8 @@ def test_libraries_that_arrive_late_are_quiet_too_and_speak_afterwards(tmp_path,
     """As DeepSpeed does: it adds a handler that prints to stdout when it is imported."""
     logger = logging.getLogger("DeepSpeed")
     before = logger.handlers[:]
-    with console.quiet_libraries(tmp_path / "outer.txt"):
-        with console.quiet_libraries(tmp_path / "inner.txt"):
+    with libraries.quiet_libraries(tmp_path / "outer.txt"):
+        with libraries.quiet_libraries(tmp_path / "inner.txt"):
             late = logging.StreamHandler(sys.stdout)
             logger.addHandler(late)
             logger.warning("inner banner")
@@ -117,8 +117,8 @@ def test_progress_bars_are_off_inside_and_as_before_outside():
     from transformers.utils import logging as transformers_logging
 
     shown = transformers_logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
-    with console.quiet_libraries(None):
-        with console.quiet_libraries(None):
+    with libraries.quiet_libraries(None):
+        with libraries.quiet_libraries(None):
             assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == "1"
         assert not transformers_logging.is_progress_bar_enabled()
         assert hub.are_progress_bars_disabled()

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.models import (
     count_parameters,
     load_actor,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.common import scores
-from stages.common.console import quiet_libraries
+from stages.common.libraries import quiet_libraries
 from stages.common.models import load_tokenizer, new_reward_model, score_padding
 from stages.common.scores import reply_scores, scores_every_token, sequence_scores
 from tests.tiny_models import tiny_llama, tiny_qwen3

@@ -79,7 +79,7 @@ def test_a_question_over_a_persons_own_database(recipe, shop, script, capsys):
     assert policy.shown[0] == [{"role": "user", "content": question}]
     assert policy.greedy == [True] * 3
     shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    steps = ["list_tables()", "teas", "query(SELECT MAX(price) FROM teas)", "6", "answer(6)"]
+    steps = ["list_tables() → teas", "query(SELECT MAX(price) FROM teas) → 6", "answer(6)"]
     assert shown[0] == "The agent works in sql (shop)."
     assert shown[1:] == [*steps, "answer: 6"]
 
@@ -87,7 +87,7 @@ def test_a_question_over_a_persons_own_database(recipe, shop, script, capsys):
 def test_questions_from_a_pipe_until_exit(recipe, script, monkeypatch, capsys):
     policy = script(format_call("answer", {"value": "yes"}))
     monkeypatch.setattr("sys.stdin", io.StringIO("is it?\n\nis it not?\nexit\nnever asked\n"))
-    rows = chat.chat_command(recipe, "x", greedy=False)
+    rows = chat.chat_command(recipe, "x", look=chat.Look(greedy=False))
     assert [row["question"] for row in rows] == ["is it?", "is it not?"]
     assert [messages[0]["content"] for messages in policy.shown] == ["is it?", "is it not?"]
     assert policy.greedy == [False, False]
@@ -103,11 +103,11 @@ def test_an_end_of_input_leaves(recipe, script, monkeypatch):
 
 
 def test_out_of_turns_and_plain_talk(recipe, script, capsys):
-    script("I wonder", "", "hm")
+    script("I \x1b[2Jwonder", "", "hm")
     (row,) = chat.chat_command(recipe, "x", question="well?")
     assert row["answer"] is None
     shown = capsys.readouterr().out
-    assert "I wonder" in shown and "(nothing)" in shown
+    assert "I �[2Jwonder" in shown and "(nothing)" in shown and "\x1b" not in shown
     assert "no answer within 3 turns" in shown
 
 
@@ -208,3 +208,62 @@ def test_where_there_is_no_user_nobody_can_take_its_place(recipe, script):
         chat.chat_command(recipe, "x", human=True)
     with pytest.raises(UsageError, match="--human makes you the user"):
         chat.chat_command(recipe, "x", human=True, question="?")
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_long_calls_are_folded_and_opened_when_asked(recipe, script, shop, monkeypatch, capsys):
+    sql = "SELECT name, price FROM teas WHERE price > 1 ORDER BY price DESC, name ASC"
+    script(format_call("query", {"sql": sql}), format_call("answer", {"value": 6}))
+    monkeypatch.setattr("sys.stdin", io.StringIO("/open\nwhich?\n/open\n/help\n"))
+    chat.chat_command(recipe, "x", database=shop)
+    lines = lines_of(capsys.readouterr().out)
+    at = lines.index("answer: 6")
+    assert lines[:at] == [
+        "The agent works in sql (shop).",
+        "nothing was called yet.",
+        f"  query({sql})"[:77] + "…",
+        "  answer(6)",
+    ]
+    assert all(len(line) <= 80 for line in lines[:at])
+    assert lines[at + 1 : at + 3] == [f'  query {{"sql": "{sql}"}}', "    sencha | 6"]
+    assert lines[at + 4] == '  answer {"value": 6}'
+    assert lines[at + 5].startswith("/open shows the calls")
+
+
+def test_a_flag_shows_all_of_it_at_once(recipe, script, shop, capsys):
+    script(QUERY, format_call("answer", {"value": 6}))
+    look = chat.Look(unfolded=True)
+    chat.chat_command(recipe, "x", question="?", database=shop, look=look)
+    shown = lines_of(capsys.readouterr().out)
+    assert shown[1:] == [
+        "  query(SELECT MAX(price) FROM teas)", "    6", "  answer(6)", "answer: 6",
+    ]  # fmt: skip
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_conversation(
+    recipe, script, shop, monkeypatch, capsys
+):
+    policy = script(format_call("answer", {"value": 6}))
+    real = policy.generate
+
+    def once(requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+        policy.generate = real  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    policy.generate = once  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", io.StringIO("first?\nsecond?\n"))
+    rows = chat.chat_command(recipe, "x", database=shop)
+    assert [row["question"] for row in rows] == ["second?"]
+    assert "stopped; ask something else, or exit." in capsys.readouterr().out
+
+
+def test_outside_of_the_world_it_is_only_talk(recipe, script, monkeypatch, capsys):
+    policy = script("four", "you are welcome")
+    monkeypatch.setattr("sys.stdin", io.StringIO("what is 2 + 2?\nthanks\nexit\n"))
+    (row,) = chat.chat_command(chat.without_world(recipe), "x")
+    assert (row["question"], row["turns"]) == ("what is 2 + 2?", 2)
+    assert [m["content"] for m in policy.shown[1]] == ["what is 2 + 2?", "four", "thanks"]
+    assert lines_of(capsys.readouterr().out) == ["agent: four", "agent: you are welcome"]

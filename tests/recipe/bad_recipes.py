@@ -107,7 +107,12 @@ CASES = (
     Bad(
         "value for a list",
         GOOD + "tracking: {report_to: 5}",
-        ("tracking.report_to = 5", "a list of text"),
+        ("tracking.report_to = 5", "a list of one of mlflow, tensorboard"),
+    ),
+    Bad(
+        "unknown word in a list",
+        GOOD + "tracking: {report_to: [tensorbord]}",
+        ("tracking.report_to.0 = 'tensorbord'", "did you mean tensorboard"),
     ),
     Bad(
         "wrong item of a list",

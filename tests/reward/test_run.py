@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
-from transformers.integrations import integration_utils
 
-from stages.common.console import quiet_libraries
+from stages.common import trackers
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.manifest import verify_parent
 from stages.common.run_folder import RunRequest, read_rows
 from stages.interaction.rewards.scorer import RewardModelScorer
@@ -243,10 +243,10 @@ def test_parents_are_proved_before_anything_else(
 def test_a_tracker_that_is_not_there_is_refused(
     sft: Path, preferences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: False)
+    monkeypatch.setattr(trackers, "_installed", lambda module: False)
     content = recipe(sft, data=preferences).model_dump()
     section = Recipe.model_validate(content | {"tracking": {"report_to": ["tensorboard"]}})
-    with pytest.raises(UsageError, match="'tensorboard', but its Python package is not installed"):
+    with pytest.raises(UsageError, match="run pip install tensorboard, or take the name"):
         run(section, ask(sft, tmp_path / "r"))
     assert not (tmp_path / "r").exists()
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from trl import RewardTrainer
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.models import (
     load_reward_model,
     load_tokenizer,

@@ -394,8 +394,9 @@ def test_a_rehearsal_finds_what_would_fail_later(lab: Lab, tmp_path: Path) -> No
 def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ``tracking.report_to`` installs hears every figure, under the same names."""
     from transformers import TrainerCallback
+    from transformers.integrations import integration_utils
 
-    from stages.rl.trl_adapter import TrlPPOSetup
+    from stages.common import trackers
 
     heard: list[tuple[int, set[str]]] = []
 
@@ -403,16 +404,15 @@ def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyP
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             heard.append((state.global_step, set(logs)))
 
-    real = TrlPPOSetup.__init__
-
-    def with_tracker(self: Any, config: Any, **parts: Any) -> None:
-        real(self, config, **parts)
-        self.add_callback(Tracker())
-
-    monkeypatch.setattr(TrlPPOSetup, "__init__", with_tracker)
-    rows = lab.rl(tmp_path / "rl")
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "mlflow", Tracker)
+    monkeypatch.setattr(trackers, "_installed", lambda module: True)
+    recipe = lab.recipe(tracking={"report_to": ["mlflow"]})
+    run(recipe, lab.request(tmp_path / "rl"))
+    lines = (tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     assert [step for step, _ in heard] == [1, 2]
-    assert heard[-1][1] == set(rows[-1]) - {"step"}
+    finite = {name for name, value in rows[-1].items() if value is not None}
+    assert heard[-1][1] == finite - {"step"}
 
 
 def interrupted(lab: Lab, out: Path, monkeypatch: pytest.MonkeyPatch, **rl: Any) -> None:

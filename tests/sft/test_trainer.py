@@ -10,8 +10,8 @@ import pytest
 import torch
 from trl import SFTTrainer
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import RunError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.models import load_actor, load_tokenizer
 from stages.common.rows import Row
 from stages.sft.trainer import make_dataset, make_trainer, sft_config

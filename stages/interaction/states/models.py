@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import quiet_libraries
 from stages.common.errors import UsageError
+from stages.common.libraries import quiet_libraries
 from stages.interaction.states.embedders import HashingEmbedder, SentenceEncoder
 from stages.interaction.states.extraction import load_extractor
 from stages.interaction.states.options import (

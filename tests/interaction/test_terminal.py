@@ -1,0 +1,59 @@
+"""A person at a real keyboard: pastes come whole, and leaving is polite."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+READ = """
+from stages.interaction.terminal import Terminal
+terminal = Terminal()
+while (text := terminal.ask()) is not None:
+    print("GOT", repr(text), flush=True)
+print("LEFT", flush=True)
+"""
+
+
+def typed(*pieces: str) -> list[str]:
+    """What is read of pieces, each typed once there is a prompt for it."""
+    main, child = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READ],
+        stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True,
+        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(child)
+    shown, left = b"", list(pieces)
+    prompts = 0
+    while True:
+        try:
+            shown += os.read(main, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if left and shown.count(b"> ") > prompts:
+            prompts = shown.count(b"> ")
+            os.write(main, left.pop(0).encode())
+    os.close(main)
+    assert reader.wait() == 0
+    assert b"Traceback" not in shown
+    lines = shown.decode().replace("\r", "").split("\n")
+    return [line for line in lines if line.startswith(("GOT", "LEFT"))]
+
+
+@pytest.mark.parametrize("leave", ["\x04", "\x03", "exit\n"])
+def test_lines_pastes_and_ways_to_leave(leave):
+    pasted = "\x1b[200~first line\nsecond line\x1b[201~\n"
+    found = typed("a question\n", "one\ntwo\nthree\n", pasted, leave)
+    assert found == [
+        "GOT 'a question'",
+        r"GOT 'one\ntwo\nthree'",
+        r"GOT 'first line\nsecond line'",
+        "LEFT",
+    ]
