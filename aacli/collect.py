@@ -1,4 +1,4 @@
-"""``aac collect``: rows for the first two stages, from an environment."""
+"""``aac collect``: rows for the three stages, from an environment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,18 @@ class Kind(StrEnum):
 
     DEMONSTRATIONS = "demonstrations"
     PREFERENCES = "preferences"
+    EXPERIENCE = "experience"
 
 
-WhatKind = Annotated[Kind, typer.Argument(metavar="KIND", help="demonstrations or preferences.")]
+WhatKind = Annotated[
+    Kind, typer.Argument(metavar="KIND", help="demonstrations, preferences or experience.")
+]
+Episodes = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of experience: how many to play.", show_default="rl.offline.episodes"
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -45,17 +54,24 @@ def collect(
     options: RecipeOptions,
     actor: ActorFolder = None,
     output: Output = None,
+    episodes: Episodes = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write rows that sft or train-reward can read: the expert's dialogues, or ranked replies."""
-    loaded = options.load(recipe)
+    """Write rows that sft, train-reward or rl --offline can read: the expert's dialogues, ranked
+    replies, or an actor's whole episodes (a pool)."""
+    if episodes is not None and kind is not Kind.EXPERIENCE:
+        raise UsageError(
+            f"--episodes is of experience; {kind} are as many as the recipe's sft.demonstrations "
+            "or reward.tasks says."
+        )
+    loaded = options.load(recipe, *([f"rl.offline.episodes={episodes}"] if episodes else []))
     path = output or RUNS / loaded.name / f"{kind}.jsonl"
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
     from stages.evaluation.collect import collect_command
     from stages.rl.run import load_reviewer
 
-    if kind is Kind.PREFERENCES and actor is None:
+    if kind is not Kind.DEMONSTRATIONS and actor is None:
         actor = str(default_actor(loaded))
     result = collect_command(loaded, kind.value, actor=actor, output=path, reviewers=load_reviewer)
     if options.json:

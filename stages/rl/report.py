@@ -78,6 +78,27 @@ class IterationReport:
         self.advance(note=note)
 
 
+class FittingReport:
+    """The same for an iteration in which nothing was played; ``MetricsWriter`` knows who writes."""
+
+    def __init__(
+        self,
+        metrics: MetricsWriter,
+        advance: Callable[..., None],
+        publish: Callable[[int, dict[str, float]], None],
+    ) -> None:
+        self.metrics, self.advance, self.publish = metrics, advance, publish
+
+    def __call__(self, iteration: int, metrics: dict[str, float]) -> None:
+        """One iteration."""
+        self.metrics.write(iteration, metrics)
+        self.publish(iteration, metrics)
+        told = {"critic loss": "critic/loss", "KL": "actor/kl"}
+        self.advance(
+            note="  ".join(f"{w} {metrics[k]:.3f}" for w, k in told.items() if k in metrics)
+        )
+
+
 def append_json(file: Path, row: Mapping[str, Any]) -> None:
     """Append one JSON object as a line."""
     with file.open("a", encoding="utf-8") as out:

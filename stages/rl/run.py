@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Parents:
     reward_manifest: Manifest | None
     critic: Path | None = None
     """Another run's critic to start from."""
+    start: Path | None = None
+    """Another run whose actor this one starts from."""
 
 
 def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
@@ -63,13 +66,14 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
         return summary
-    folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
+    others = {"reward": parents.reward, "start": parents.start}
+    folders = {"sft": parents.sft} | {name: path for name, path in others.items() if path}
     manifest = build_manifest(
         folder.path,
         "rl",
         recipe=recipe.model_dump(mode="json"),
         parents=folders,
-        data=_warm_start(parents.critic),
+        data=_warm_start(parents.critic) | _static_pool(recipe, folder.path),
         metrics=summary,
     )
     folder.finish(manifest, summary)
@@ -119,10 +123,12 @@ def review_demonstrations(
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
     from stages.common.trl_trainer import check_trackers
+    from stages.rl.offline.session import OfflineSession
     from stages.rl.session import Session
 
     check_trackers(recipe.tracking.report_to)
-    return Session(recipe, folder, parents.sft, parents.reward, parents.critic)
+    made = OfflineSession if recipe.rl.offline.active else Session
+    return made(recipe, folder, parents.sft, parents.reward, parents.critic, parents.start)
 
 
 def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
@@ -167,9 +173,10 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
     if sft is None:
         raise UsageError("aac rl needs an SFT folder; run aac sft first or name one with --sft")
     sft_manifest = verify_parent(sft, "sft")
-    critic = request.parents.get("critic")
+    start = _verify_start(request.parents.get("start"), sft, sft_manifest)
+    critic = request.parents.get("critic") or _critic_of(start, recipe.rl)
     if recipe.rl.rewards.reward_model == 0:
-        return Parents(sft, sft_manifest, None, None, critic)
+        return Parents(sft, sft_manifest, None, None, critic, start)
     reward = request.parents.get("reward")
     if reward is None:
         raise HandoffError(
@@ -178,7 +185,38 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
         )
     reward_manifest = verify_parent(reward, "reward")
     _verify_tokenizers(reward, reward_manifest, sft, sft_manifest)
-    return Parents(sft, sft_manifest, reward, reward_manifest, critic)
+    return Parents(sft, sft_manifest, reward, reward_manifest, critic, start)
+
+
+def _verify_start(start: Path | None, sft: Path, ours: Manifest) -> Path | None:
+    """A run of stage 3 on the same SFT actor, which stays the reference."""
+    if start is None:
+        return None
+    built_on = verify_parent(start, "rl").parents.get("sft", {})
+    if built_on.get("hash") != ours.content_hash:
+        raise HandoffError(
+            f"--start {start} was trained from the SFT actor {built_on.get('path')}, not from "
+            f"{sft}; name that one with --sft, or another --start."
+        )
+    return start
+
+
+def _critic_of(start: Path | None, rl: RlSection) -> Path | None:
+    """The critic beside the actor that is started from, where it has one that this run can take."""
+    if start is None or rl.critic.shared or rl.critic.kind not in ("v", "q"):
+        return None
+    folder = start / "critic"
+    return folder if (folder / "critic.json").is_file() else None
+
+
+def _static_pool(recipe: Recipe, folder: Path) -> dict[str, str]:
+    """What the manifest says of the pool that was learnt from, as it lies in the run's folder."""
+    if not recipe.rl.offline.active:
+        return {}
+    content = hashlib.sha256()
+    for file in sorted((folder / "pool").glob("*.jsonl")):
+        content.update(file.read_bytes())
+    return {f"pool {recipe.rl.offline.pool}": content.hexdigest()}
 
 
 def _warm_start(critic: Path | None) -> dict[str, str]:
