@@ -203,7 +203,8 @@ def _verify_start(start: Path | None, sft: Path, ours: Manifest) -> Path | None:
 
 def _critic_of(start: Path | None, rl: RlSection) -> Path | None:
     """The critic beside the actor that is started from, where it has one that this run can take."""
-    if start is None or rl.critic.shared or rl.critic.kind not in ("v", "q"):
+    cloning = rl.offline.active and not rl.offline.has_critic
+    if start is None or cloning or rl.critic.shared or rl.critic.kind not in ("v", "q"):
         return None
     folder = start / "critic"
     return folder if (folder / "critic.json").is_file() else None

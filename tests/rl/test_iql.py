@@ -76,6 +76,7 @@ def test_v_is_the_expectiles_own_fixed_point(tau, twins, tmp_path):
 
 def test_towards_1_it_goes_to_the_best_of_what_the_pool_holds(tmp_path):
     """The best first action of all is not in the pool: IQL does not dream of it."""
+
     def seldom(t, s):
         return (0,) if t == 0 else (0, 1)
 

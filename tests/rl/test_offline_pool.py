@@ -80,8 +80,13 @@ def test_long_prompts_lose_their_middle_and_replies_never(flights, reader, capsy
             assert len(a.prompt_ids) + len(a.action_ids) <= 60
             assert a.prompt_ids[:5] == b.prompt_ids[:5] and a.prompt_ids[-5:] == b.prompt_ids[-5:]
     assert "lost the middle of their prompt" in capsys.readouterr().err
-    none = fitted(read_episodes(flights), replace(reader, max_length=16))
-    assert not none[0].turns[0].action_ids and none[0].turns[0].action.text
+    first, last = whole[0].turns
+    talk = replace(last, action=replace(last.action, text="orders " * 60))
+    bare = replace(first, action_ids=())  # so that all is encoded anew
+    (left,) = fitted([whole[0].with_turns([bare, talk])], replace(reader, max_length=60))
+    assert left.turns[0].action_ids and not left.turns[1].action_ids
+    with pytest.raises(UsageError, match="no reply of the pool fits"):
+        fitted(read_episodes(flights), replace(reader, max_length=2))
 
 
 def own(tokenizer, text="how many?", key=(3, 1, 4)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from stages.common.errors import UsageError
 from stages.interaction.rollout import Reviewer
 from stages.recipe.models import Recipe, RlSection
@@ -21,7 +23,7 @@ from stages.rl.critic.learner import CriticLearner
 from stages.rl.critic.options import fit_plan, view_parts
 from stages.rl.critic.q import QBaseline, QLearner
 from stages.rl.critic.reviewer import reviewer_of
-from stages.rl.critic.trunks import build_network, fitting_weights, load_critic
+from stages.rl.critic.trunks import Network, build_network, fitting_weights, load_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import TurnLogRatios
 from stages.rl.rewarding import Rewarding, build_rewarding
@@ -91,16 +93,25 @@ def build_shared_baseline(
 def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
     """Give the baseline a saved critic's weights. Raises UsageError unless it is built alike."""
     options = recipe.rl.critic
-    if isinstance(baseline, QBaseline):
-        baseline.values.start_from(fitting_weights(baseline.values.critic.network, options, critic))
-        baseline.q.start_from(fitting_weights(baseline.q.network, options, critic / TWINS[0]))
-        return
-    if not isinstance(baseline, LearnedBaseline):
+
+    def weights(network: Network, folder: Path) -> dict[str, Tensor]:
+        return fitting_weights(network, options, folder)
+
+    if isinstance(baseline, LearnedBaseline):
+        baseline.start_from(weights(baseline.critic.network, critic))
+    elif isinstance(baseline, QBaseline):
+        baseline.values.start_from(weights(baseline.values.critic.network, critic))
+        baseline.q.start_from(weights(baseline.q.network, critic / TWINS[0]))
+    elif isinstance(baseline, IqlBaseline):
+        folders = [critic / name for name in TWINS[: len(baseline.qs)]]
+        pairs = zip(baseline.qs, folders, strict=True) if all(f.is_dir() for f in folders) else ()
+        qs = [weights(q.network, folder) for q, folder in pairs]
+        baseline.start_from(weights(baseline.values.network, critic), qs)
+    else:
         raise UsageError(
             f"--warm-start {critic} is given, but rl.critic has kind {options.kind} and trunk "
             f"{options.trunk}, which cannot take it; leave one of them out."
         )
-    baseline.start_from(fitting_weights(baseline.critic.network, options, critic))
 
 
 def build_reviewer(recipe: Recipe, baseline: Baseline, rewarding: Rewarding) -> Reviewer | None:

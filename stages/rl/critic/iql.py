@@ -90,6 +90,13 @@ class IqlBaseline:
             **self.pool.metrics(actor_version),
         }
 
+    def start_from(self, values: dict[str, Tensor], qs: Sequence[dict[str, Tensor]]) -> None:
+        """Weights fitted elsewhere, of V and, where they are known, of every Q."""
+        self.values.warm_start(values)
+        for q, slow, weights in zip(self.qs, self.slow, qs, strict=False):
+            q.start_from(weights)
+            slow.load_state_dict(weights)
+
     def state_dict(self) -> dict[str, Any]:
         """Of V, Q and the slow copies."""
         return {

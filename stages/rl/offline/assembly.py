@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stages.common.errors import UsageError
 from stages.interaction.network import context_length
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
@@ -39,11 +39,6 @@ def fit_to_actor(
     done = fitted(episodes, Reader(trainer.processing_class, vocabulary, length))
     if rl.offline.has_critic and rl.critic.off_policy == "vtrace":
         refuse_unscored(done)
-    if not any(turn.action_ids for e in done for turn in e.turns):
-        raise UsageError(
-            f"no reply of the pool {rl.offline.pool} fits into rl.offline.max_length = {length} "
-            "tokens; raise it, or give a pool of shorter replies."
-        )
     return done
 
 
@@ -94,12 +89,12 @@ class Weights:
         if not self._advantages:
             return {}
         advantages, self._advantages = torch.cat(self._advantages), []
-        weights = self._weigh(advantages)
+        weights, cut = self._weigh(advantages), math.log(self._options.max_weight)
         return {
             "advantage/mean": float(advantages.mean()),
             "advantage/std": float(advantages.std(unbiased=False)),
             "advantage/weight": float(weights.mean()),
-            "advantage/capped": float((weights >= self._options.max_weight).float().mean()),
+            "advantage/capped": float((advantages / self._options.beta >= cut).float().mean()),
             "advantage/effective_size": effective_share(weights.log()),
         }
 

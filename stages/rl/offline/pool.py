@@ -58,7 +58,7 @@ def fitted(episodes: Sequence[Trajectory], reader: Reader) -> list[Trajectory]:
 
     Ids that are known stay, and must be of the actor's own tokenizer and template; where they are
     not known the texts are encoded, over-long prompts without their middle. A reply that alone is
-    too long is left to the critic.
+    too long is left to the critic. UsageError for tokens of another actor, or if no reply fits.
     """
     done, counts = [], Counter[str]()
     for number, episode in enumerate(episodes):
@@ -68,7 +68,12 @@ def fitted(episodes: Sequence[Trajectory], reader: Reader) -> list[Trajectory]:
         else:
             turns = _encoded(episode, reader, counts)
         done.append(replace(episode.with_turns(turns), key=(number,), actor_version=POOL_VERSION))
-    if counts:
+    if not any(turn.action_ids for e in done for turn in e.turns):
+        raise UsageError(
+            f"no reply of the pool fits into rl.offline.max_length (or the actor's context) = "
+            f"{reader.max_length} tokens; raise it, or give a pool of shorter replies."
+        )
+    if counts.total():
         warn(
             f"{counts['cut']} turns of the pool lost the middle of their prompt, as "
             f"rl.offline.max_length (or the actor's context) is {reader.max_length}; "
