@@ -79,18 +79,24 @@ class IterationReport:
 
 
 class FittingReport:
-    """The same for an iteration in which nothing was played; ``MetricsWriter`` knows who writes."""
+    """The same for an iteration in which nothing was played."""
 
     def __init__(
         self,
         metrics: MetricsWriter,
         advance: Callable[..., None],
         publish: Callable[[int, dict[str, float]], None],
+        *,
+        writes: bool = True,
     ) -> None:
+        """``writes``: one of several processes tells for all."""
         self.metrics, self.advance, self.publish = metrics, advance, publish
+        self.writes = writes
 
     def __call__(self, iteration: int, metrics: dict[str, float]) -> None:
         """One iteration."""
+        if not self.writes:
+            return
         self.metrics.write(iteration, metrics)
         self.publish(iteration, metrics)
         told = {"critic loss": "critic/loss", "KL": "actor/kl"}

@@ -19,7 +19,7 @@ from stages.common.manifest import (
     verify_parent,
 )
 from stages.common.ranks import Ranks
-from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
+from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, read_json, write_json
 from stages.common.seeding import seed_everything, set_threads
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Trajectory
@@ -62,7 +62,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
             session = _session(recipe, folder, parents)
             session.resume(folder.checkpoint())
         session.train()
-        summary = session.save()
+        summary = session.save() | _earlier(parents.start)
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
         return summary
@@ -208,6 +208,14 @@ def _critic_of(start: Path | None, rl: RlSection) -> Path | None:
         return None
     folder = start / "critic"
     return folder if (folder / "critic.json").is_file() else None
+
+
+def _earlier(start: Path | None) -> dict[str, int]:
+    """How many episodes the run that was started from, and those before it, had learnt from."""
+    if start is None:
+        return {}
+    before = read_json(start / "summary.json")
+    return {"earlier_episodes": before["training_episodes"] + before.get("earlier_episodes", 0)}
 
 
 def _static_pool(recipe: Recipe, folder: Path) -> dict[str, str]:

@@ -64,3 +64,31 @@ def test_from_a_pool_to_an_actor_that_goes_on_online(place: Path, aac: Any) -> N
     # and any run is a pool for the next
     again = ("--offline", "runs/tiny/rl", "--start", out, "--output-dir", "runs/tiny/again")
     assert "training_episodes 4" in done(aac("rl", "tiny.yaml", *again))
+
+
+STUDY = """
+name: chain
+recipe: tiny.yaml
+seeds: [0]
+set: {rl.iterations: 1}
+variants:
+  online: {}
+  offline: {rl.offline.pool: sft, rl.offline.episodes: 6}
+  both: {after: offline}
+"""
+
+
+@pytest.mark.full
+def test_a_study_compares_online_with_offline_and_then_online(place: Path, aac: Any) -> None:
+    (place / "chain.yaml").write_text(STUDY)
+    found = json.loads(done(aac("compare", "chain.yaml", "--json")))
+    rows = {row["variant"]: row for row in found["rows"]}
+    assert {name: row["episodes"] for name, row in rows.items()} == {
+        "online": 4, "offline": 6, "both": 10,
+    }  # fmt: skip
+    assert rows["offline"]["success_auc"] is None and rows["both"]["success_auc"] is not None
+    start = read_manifest(place / rows["both"]["folder"]).parents["start"]
+    assert start["path"] == rows["offline"]["folder"]
+    assert found["summary"]["both"]["episodes"]["mean"] == 10
+    again = aac("compare", "chain.yaml", "--json")
+    assert "4 runs, 4 done before" in again.stderr

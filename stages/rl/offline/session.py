@@ -55,7 +55,9 @@ class OfflineSession(Session):
                 objective=lambda: imitation_of(rl, self.kl.value),
                 evaluate=self._evaluate,
                 watch=self.remedies,
-                report=FittingReport(self.folder.metrics, advance, self.trainer.publish),
+                report=FittingReport(
+                    self.folder.metrics, advance, self.trainer.publish, writes=self.ranks.main
+                ),
                 checkpoint=self._checkpoint,
             )
             imitation = build_imitation(self.recipe, self.trainer)
