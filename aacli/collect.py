@@ -1,4 +1,4 @@
-"""``aac collect``: rows for the first two stages, from an environment."""
+"""``aac collect``: rows for the three stages, from an environment."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ class Kind(StrEnum):
 
     DEMONSTRATIONS = "demonstrations"
     PREFERENCES = "preferences"
+    EXPERIENCE = "experience"
 
 
-WhatKind = Annotated[Kind, typer.Argument(metavar="KIND", help="demonstrations or preferences.")]
+WhatKind = Annotated[
+    Kind, typer.Argument(metavar="KIND", help="demonstrations, preferences or experience.")
+]
+Episodes = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of experience: how many to play.", show_default="rl.offline.episodes"
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -57,17 +66,24 @@ def collect(
     options: RecipeOptions,
     actor: ActorFolder = None,
     output: Output = None,
+    episodes: Episodes = None,
     overwrite: Overwrite = False,
     human: Human = False,
 ) -> None:
-    """Write rows that sft or train-reward can read: the expert's dialogues, or ranked replies."""
-    loaded = options.load(recipe)
+    """Write rows that sft, train-reward or rl --offline can read: the expert's dialogues, ranked
+    replies, or an actor's whole episodes (a pool)."""
+    if episodes is not None and kind is not Kind.EXPERIENCE:
+        raise UsageError(
+            f"--episodes is of experience; {kind} are as many as the recipe's sft.demonstrations "
+            "or reward.tasks says."
+        )
+    loaded = options.load(recipe, *([f"rl.offline.episodes={episodes}"] if episodes else []))
     if human and kind is not Kind.PREFERENCES:
         raise UsageError(f"--human chooses between replies; {kind} are collected without it.")
     path = output or RUNS / loaded.name / f"{'human-' if human else ''}{kind}.jsonl"
     if path.exists() and not (overwrite or human):
         raise UsageError(f"{path} exists; pass --overwrite to replace it, or another --output.")
-    if kind is Kind.PREFERENCES and actor is None:
+    if kind is not Kind.DEMONSTRATIONS and actor is None:
         actor = str(default_actor(loaded))
     if human:
         result = _labelled(loaded, str(actor), path, overwrite)

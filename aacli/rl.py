@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,25 @@ WarmStart = Annotated[
         show_default=False,
     ),
 ]
+Start = Annotated[
+    Path | None,
+    typer.Option(
+        "--start",
+        metavar="RUN",
+        help="Go on from the actor, and the critic, of another rl run of the same SFT actor.",
+        show_default=False,
+    ),
+]
+Offline = Annotated[
+    str | None,
+    typer.Option(
+        "--offline",
+        metavar="POOL|sft",
+        help="Play nothing and learn from a pool: a run's folder, a file of aac collect "
+        "experience, or agent episodes; sft: one that the SFT actor plays first.",
+        show_default="rl.offline.pool",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,14 +60,20 @@ def rl(
     reward: RewardFolder = None,
     no_reward: NoReward = False,
     warm_start: WarmStart = None,
+    offline: Offline = None,
+    start: Start = None,
 ) -> None:
-    """Stage 3: let the actor act and learn from what comes of it, with a critic beside it."""
+    """Stage 3: let the actor act and learn from what comes of it, with a critic beside it; or
+    learn from what others did (--offline)."""
     if no_reward and reward:
         raise UsageError("--reward and --no-reward exclude each other; give one of them.")
-    loaded = options.load(recipe, *(["rl.rewards.reward_model=0"] if no_reward else []))
+    given = ["rl.rewards.reward_model=0"] if no_reward else []
+    given += [f"rl.offline.pool={json.dumps(offline)}"] if offline else []
+    loaded = options.load(recipe, *given)
     weight = loaded.rl.rewards.reward_model
     parents: dict[str, Path | None] = {"sft": sft} | ({"reward": reward} if weight > 0 else {})
     parents |= {"critic": warm_start} if warm_start else {}
+    parents |= {"start": start} if start else {}
     request = stage_request(loaded, options, "rl", parents)
     if weight > 0:
         require_reward(weight, request.parents["reward"])

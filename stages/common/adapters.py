@@ -61,6 +61,20 @@ def attach(
     return adapted
 
 
+def take_up(model: Any, folder: Path) -> None:
+    """The adapters of ``folder`` in the place of those that learn; a frozen copy stays what it is.
+
+    UsageError for a folder without adapters, or with others than the model's.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise UsageError(
+            f"{folder} holds no adapters, but model.lora learns only these; name a run of this "
+            "recipe, or leave model.lora out."
+        )
+    _check_shape(model.peft_config[LEARNED], folder)
+    _fill(model, folder, LEARNED)
+
+
 def merged(model: Any, folder: Path) -> Any:
     """The whole ``model`` with the adapters of ``folder`` merged into its weights."""
     from peft import LoraConfig, PeftModel

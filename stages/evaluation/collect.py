@@ -1,5 +1,5 @@
-"""``aac collect``: rows for the first two stages, as JSON lines that ``aac sft`` and
-``aac train-reward`` read."""
+"""``aac collect``: rows for the three stages, as JSON lines that ``aac sft``, ``aac train-reward``
+and ``aac rl --offline`` read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from stages.common.errors import UsageError
 from stages.common.manifest import fingerprint
 from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
+from stages.interaction.arena import kept
 from stages.interaction.environments.base import Task
 from stages.interaction.player import LoadedActor
 from stages.interaction.preferences import collect_preferences
@@ -32,10 +33,11 @@ def collect_command(
     output: Path,
     reviewers: Reviewers = no_reviewers,
 ) -> dict[str, Any]:
-    """Collect ``demonstrations`` (of the environment's expert, or of ``actor``) or ``preferences``
-    (between replies of ``actor``) and write them; returns what was written.
+    """Collect ``demonstrations`` (of the environment's expert, or of ``actor``), ``preferences``
+    (between replies of ``actor``) or ``experience`` (whole episodes of ``actor``, a pool) and write
+    them; returns what was written.
 
-    Raises UsageError for an unknown kind, preferences without an actor, or no rows at all.
+    Raises UsageError for an unknown kind, one that needs an actor without it, or no rows at all.
     """
     if kind not in KINDS:
         raise UsageError(f"cannot collect {kind!r}; expected one of {', '.join(KINDS)}.")
@@ -92,7 +94,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
     os.replace(temporary, path)
 
 
@@ -126,10 +128,24 @@ def _preferences(
     return list(rows), episodes
 
 
+def _experience(
+    recipe: Recipe, actor: str | None, reviewers: Reviewers
+) -> tuple[list[Row], list[Trajectory]]:
+    """As stage 3 plays: at its temperature, with the log-probs, on tasks of the training split."""
+    if actor is None:
+        raise UsageError("experience is an actor's own; give --actor.")
+    rl, key = recipe.rl, (recipe.seed, 0)
+    tasks = arena_of(recipe).practice(rl.offline.episodes, rl.episodes_per_task, key)
+    loaded = player(recipe, actor, reviewers, sampling=rl.actor)
+    episodes = kept(_sampled(recipe, loaded, tasks), blame=UsageError)
+    return [episode.to_json() for episode in episodes], episodes
+
+
 Collector = Callable[[Recipe, str | None, Reviewers], tuple[list[Row], list[Trajectory]]]
 KINDS: Mapping[str, Collector] = {
     "demonstrations": _demonstrations,
     "preferences": _preferences,
+    "experience": _experience,
 }
 """What can be collected: rows, and the episodes they come from."""
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from stages.common.errors import UsageError
-from stages.common.messages import Message, read_messages
+from stages.common.messages import Message, read_messages, with_system
 from stages.common.records import Record
 from stages.common.shapes import (
     Dialogue,
@@ -19,7 +19,7 @@ from stages.common.shapes import (
     read_preference,
 )
 from stages.evaluation.data_shapes import EPISODES, PREFERENCES, TRAJECTORIES, shape_of
-from stages.interaction.actions import parse_action
+from stages.interaction.actions import parse_action, tool_prompt
 from stages.interaction.trajectory import Trajectory, Turn
 
 Row = dict[str, Any]
@@ -137,8 +137,10 @@ def _episode(place: str, row: Mapping[str, Any]) -> Row:
     """One trajectory: a turn per reply, the reward with the last."""
     given = row.get("traj") or row["messages"]
     messages = merge_assistants(read_messages(place, given))
-    replies = [k for k, m in enumerate(messages) if m["role"] == "assistant"]
     tools = read_dialogue(place, row).tools
+    if tools:  # as an environment shows them
+        messages = with_system(messages, tool_prompt(tools))
+    replies = [k for k, m in enumerate(messages) if m["role"] == "assistant"]
     turns = []
     for index, (k, end) in enumerate(zip(replies, [*replies[1:], len(messages)], strict=True)):
         turns.append(

@@ -11,6 +11,7 @@ from typing import Any
 from stages.common.console import progress
 from stages.common.errors import AacError, RunError, UsageError
 from stages.common.ranks import ALONE, Ranks
+from stages.common.seeding import derived_seed
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
@@ -29,6 +30,8 @@ from stages.interaction.states.base import CountTokens, content_bytes
 from stages.interaction.trajectory import Message, Trajectory
 
 _BYTES_PER_TOKEN = 4
+TRAIN_TASKS = 3
+"""Place in random keys, so that no two uses share numbers."""
 
 
 def about(messages: list[Message]) -> int:
@@ -180,6 +183,14 @@ class Arena:
     def draw(self, split: str, count: int, seed: int) -> list[Task]:
         """Exactly ``count`` tasks: a small set is gone through again and again."""
         return list(islice(cycle(self.tasks(split, count, seed)), count))
+
+    def practice(self, count: int, each: int, key: tuple[int, int]) -> list[Task]:
+        """Training tasks for ``count`` episodes, each task ``each`` times, in neighbouring places.
+
+        ``key``: (seed, iteration).
+        """
+        tasks = self.draw("train", count // each, derived_seed(*key, TRAIN_TASKS))
+        return [task for task in tasks for _ in range(each)]
 
     def states(self, count_tokens: CountTokens) -> Callable[[], StateProcessor]:
         """What makes a state processor for one seat of a rollout."""

@@ -108,6 +108,9 @@ class CriticSection(Section):
     """hl_gauss: bins over the range."""
     ensemble: int = Field(1, ge=1)
     """Critics whose mean is the value; each sees the episodes with bootstrap weights of its own."""
+    twin: bool | None = None
+    """Two Q networks, of which the smaller counts (arXiv:1802.09477), as a static pool cannot put
+    right what is overestimated: only in offline learning by iql; none: there yes, online no."""
     view: ViewSection = ViewSection()
     """What it sees."""
     optimizer: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"

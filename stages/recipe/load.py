@@ -23,6 +23,7 @@ _FOLDER_OR_WORD = {
     ("state", "facts", "model"): (),
     ("state", "memory", "embedder"): ("hashing",),
     ("rl", "critic", "trunk"): ("light", "scratch", "reward-model", "shared"),
+    ("rl", "offline", "pool"): ("sft",),
 }
 
 

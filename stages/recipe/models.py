@@ -16,6 +16,7 @@ from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
 from stages.recipe.monitor import MonitorSection
+from stages.recipe.offline import OfflineSection, check_offline
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import CheckpointedSection, Section
 from stages.recipe.state import StateSection
@@ -227,6 +228,8 @@ class RlSection(CheckpointedSection):
     """The experience pool."""
     ppo: PpoSection = PpoSection()
     """The objective."""
+    offline: OfflineSection = OfflineSection()
+    """Learning from a static pool instead of playing."""
     rewards: RewardsSection = RewardsSection()
     """The reward."""
     monitor: MonitorSection = MonitorSection()
@@ -246,6 +249,11 @@ class RlSection(CheckpointedSection):
                 f"{critic.trunk} replays nothing by priority; set rl.pool.sampling: uniform"
             )
         return pool
+
+    @model_validator(mode="after")
+    def _learns_offline_or_plays(self) -> RlSection:
+        check_offline(self)
+        return self
 
     @field_validator("monitor")
     @classmethod
@@ -368,6 +376,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _reviews_tell_no_secrets(self) -> Recipe:
         if self.state.review == "words":
+            if self.rl.offline.active:
+                raise ValueError("state.review = words needs play, but rl.offline.pool has none")
             critic, weights = self.rl.critic, {**DEFAULT_WEIGHTS, **self.rl.rewards.weights}
             if critic.kind != "v" or critic.shared or critic.view.privileged:
                 raise ValueError(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stages.common.adapters import keep_upper
+from stages.common.adapters import keep_upper, take_up
 from stages.common.chat import encode_prompt, stop_ids
 from stages.common.errors import UsageError
 from stages.common.models import (
@@ -19,7 +19,6 @@ from stages.common.models import (
 )
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
-from stages.common.seeding import derived_seed
 from stages.common.sharding import is_sharded
 from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
@@ -45,8 +44,8 @@ from stages.rl.trainer import AsymmetricPPOTrainer
 from stages.rl.trl_adapter import ppo_config
 from stages.rl.vllm_adapter import VllmEngine, VllmPolicy, VllmSampler, start_engine
 
-TRAIN_TASKS, EVALUATION_KEY = 3, 1_000_000
-"""Places in random keys, so that no two uses share numbers."""
+EVALUATION_KEY = 1_000_000
+"""Place in random keys, so that no two uses share numbers."""
 
 
 class Player:
@@ -99,18 +98,17 @@ class Player:
             return self.sampler.playing()
         return self.trainer.playing(self.recipe.distributed.gather)
 
-    def collect(self, iteration: int, version: int) -> list[Trajectory]:
-        """One iteration's episodes, on fresh training tasks. Interrupted: they were given up."""
-        key, each = (self.recipe.seed, iteration), self.recipe.rl.episodes_per_task
-        count = self.recipe.rl.episodes // each
-        tasks = self.arena.draw("train", count, derived_seed(*key, TRAIN_TASKS))
-        repeated = [task for task in tasks for _ in range(each)]
-        policy = self.sampler.policy(version).at(temperature_at(self.recipe.rl, version))
+    def collect(self, iteration: int, version: int, count: int | None = None) -> list[Trajectory]:
+        """One iteration's episodes, on fresh training tasks; ``count`` others than rl.episodes.
+
+        Interrupted: they were given up.
+        """
+        rl, key = self.recipe.rl, (self.recipe.seed, iteration)
+        tasks = self.arena.practice(count or rl.episodes, rl.episodes_per_task, key)
+        policy = self.sampler.policy(version).at(temperature_at(rl, version))
         # One process may give up what it plays; several would wait for each other.
         alone = self.trainer.ranks.size == 1
-        played = self.play(
-            repeated, Stoppable(policy) if alone else policy, key=key, version=version
-        )
+        played = self.play(tasks, Stoppable(policy) if alone else policy, key=key, version=version)
         self.dropped = [episode for episode in played if episode.error is not None]
         return kept(played)
 
@@ -172,11 +170,19 @@ def sampled_in(recipe: Recipe) -> str | None:
     return copy_dtype(recipe.rl.generation.dtype, autocast=autocast, quantized=quantized)
 
 
-def build_models(recipe: Recipe, sft: Path, tokenizer: Any) -> tuple[Any, Any | None]:
-    """(actor, its reference), both from the SFT folder; None where adapters are switched off."""
+def build_models(
+    recipe: Recipe, sft: Path, tokenizer: Any, start: Path | None = None
+) -> tuple[Any, Any | None]:
+    """(actor, its reference), both from the SFT folder; None where adapters are switched off.
+
+    ``start``: the folder that the actor's weights come from instead.
+    """
     section = recipe.model
     dtype, _ = precision(section.dtype, adapters=section.lora is not None)
-    actor = load_trained_actor(sft, section, dtype=dtype, tokenizer=tokenizer, reference=True)
+    source = sft if start is None or section.lora is not None else start
+    actor = load_trained_actor(source, section, dtype=dtype, tokenizer=tokenizer, reference=True)
+    if start is not None and section.lora is not None:
+        take_up(actor, start)
     if section.activation_checkpointing:
         actor.activation_checkpointing_enable()
     if section.lora is None:
@@ -187,11 +193,16 @@ def build_models(recipe: Recipe, sft: Path, tokenizer: Any) -> tuple[Any, Any | 
 
 
 def build_trainer(
-    recipe: Recipe, folder: RunFolder, sft: Path, rewarding: Rewarding
+    recipe: Recipe,
+    folder: RunFolder,
+    sft: Path,
+    rewarding: Rewarding,
+    start: Path | None = None,
 ) -> AsymmetricPPOTrainer:
-    """Actor and reference from the SFT folder, and TRL's set-up around them."""
+    """Actor (or its weights from ``start``) and reference from the SFT folder, and TRL's set-up
+    around them."""
     tokenizer = load_tokenizer(sft, recipe.model.chat_template)
-    actor, reference = build_models(recipe, sft, tokenizer)
+    actor, reference = build_models(recipe, sft, tokenizer, start)
     options, adapters = recipe.rl.actor, recipe.model.lora is not None
     rate = options.learning_rate or default_learning_rate(
         "rl", count_parameters(actor), adapters=adapters

@@ -229,9 +229,7 @@ class ActorLearner:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
                     chosen = [imitated[i] for i in drawn]
                     losses += self._sft_losses(chosen, objective, tally)
-                for left, loss in zip(range(len(losses))[::-1], losses, strict=True):
-                    self.setup.descent.accumulate(loss, last=left == 0)
-                norms.append(self._step(objective.max_grad_norm))
+                norms.append(self._descend(losses, objective.max_grad_norm))
         self.setup.model.eval()
         means = {
             name if "/" in name else f"actor/{name}": value
@@ -310,7 +308,10 @@ class ActorLearner:
 
         return [partial(loss_of, piece) for piece in self._pieces(chosen)]
 
-    def _step(self, max_grad_norm: float) -> float:
+    def _descend(self, losses: Sequence[Callable[[], Tensor]], max_grad_norm: float) -> float:
+        """One optimizer step on the sum of the losses; the gradient's norm."""
+        for left, loss in zip(range(len(losses))[::-1], losses, strict=True):
+            self.setup.descent.accumulate(loss, last=left == 0)
         norm = self.setup.descent.step(max_grad_norm)
         if not math.isfinite(norm):
             raise RunError(

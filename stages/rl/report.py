@@ -72,19 +72,8 @@ class IterationReport:
             metrics["time/tokens_per_s"] = metrics["episode/action_tokens"] / seconds
         self.metrics.write(iteration, metrics)
         write_trajectories(self.folder / f"{iteration - 1:05d}.jsonl", episodes)
-        self._show(iteration, metrics, episodes)
-
-    def _show(
-        self, iteration: int, metrics: Mapping[str, float], episodes: Sequence[Trajectory]
-    ) -> None:
-        board = self.board
-        board.move(iteration)
-        board.tell(metrics)
-        raised = [name.removeprefix("alarm/") for name in metrics if name.startswith("alarm/")]
-        if raised:
-            means = ALARMS[raised[-1]].means
-            board.alarm = f"iteration {iteration}: {raised[-1]}, {means}"
-        board.turn = sample_turn(episodes) or board.turn
+        show_iteration(self.board, iteration, metrics)
+        self.board.turn = sample_turn(episodes) or self.board.turn
         self.shown()
 
 
@@ -117,6 +106,39 @@ def sample_turn(episodes: Sequence[Trajectory]) -> list[str]:
         f"result: {result or '-'}",
         f"{verdict}; rewards: {earned or 'none'}",
     ]
+
+
+class FittingReport:
+    """The same for an iteration in which nothing was played."""
+
+    def __init__(
+        self,
+        metrics: MetricsWriter,
+        *,
+        board: Board,
+        shown: Callable[[], None],
+        writes: bool = True,
+    ) -> None:
+        """See ``IterationReport``."""
+        self.metrics, self.board, self.shown = metrics, board, shown
+        self.writes = writes
+
+    def __call__(self, iteration: int, metrics: dict[str, float]) -> None:
+        """One iteration."""
+        if self.writes:
+            self.metrics.write(iteration, metrics)
+            show_iteration(self.board, iteration, metrics)
+            self.shown()
+
+
+def show_iteration(board: Board, iteration: int, metrics: Mapping[str, float]) -> None:
+    """Its figures and its last alarm."""
+    board.move(iteration)
+    board.tell(metrics)
+    raised = [name.removeprefix("alarm/") for name in metrics if name.startswith("alarm/")]
+    if raised:
+        means = ALARMS[raised[-1]].means
+        board.alarm = f"iteration {iteration}: {raised[-1]}, {means}"
 
 
 def append_json(file: Path, row: Mapping[str, Any]) -> None:

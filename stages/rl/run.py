@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from stages.common.manifest import (
     verify_parent,
 )
 from stages.common.ranks import Ranks
-from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, write_json
+from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, read_json, write_json
 from stages.common.seeding import seed_everything, set_threads
 from stages.common.trackers import check_trackers, tracked
 from stages.interaction.rollout import Reviewer
@@ -39,15 +40,16 @@ class Parents:
     reward_manifest: Manifest | None
     critic: Path | None = None
     """Another run's critic to start from."""
+    start: Path | None = None
+    """Another run whose actor this one starts from."""
 
     @cached_property
     def hashes(self) -> dict[str, str]:
         """Content hashes by stage, as they were verified."""
         manifests = {"sft": self.sft_manifest, "reward": self.reward_manifest}
         found = {name: made.content_hash for name, made in manifests.items() if made}
-        if self.critic and self.critic.is_dir():
-            found["critic"] = content_hash(self.critic)
-        return found
+        others = {"critic": self.critic, "start": self.start}
+        return found | {n: content_hash(f) for n, f in others.items() if f and f.is_dir()}
 
 
 def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
@@ -76,18 +78,19 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
                 names = recipe.tracking.report_to
                 stack.enter_context(tracked(names, session.trainer, folder))
             session.train()
-        summary = session.save()
+        summary = session.save() | _earlier(parents.start)
     _refuse_sick(session.trainer.progress.stopped, folder, summary)
     if not ranks.main:
         return summary
-    folders = {"sft": parents.sft} | ({"reward": parents.reward} if parents.reward else {})
+    others = {"reward": parents.reward, "start": parents.start}
+    folders = {"sft": parents.sft} | {name: path for name, path in others.items() if path}
     manifest = build_manifest(
         folder.path,
         "rl",
         recipe=recipe.model_dump(mode="json"),
         parents=folders,
         used=parents.hashes,
-        data={f"critic {parents.critic}": parents.hashes["critic"]} if parents.critic else {},
+        data=_started_from(parents) | _static_pool(recipe, folder.path),
         metrics=summary,
     )
     folder.finish(manifest, summary)
@@ -152,10 +155,12 @@ def review_demonstrations(
 
 
 def _session(recipe: Recipe, folder: RunFolder, parents: Parents) -> Any:
+    from stages.rl.offline.session import OfflineSession
     from stages.rl.session import Session
 
-    folders = (parents.sft, parents.reward, parents.critic)
-    return Session(recipe, folder, *folders, used=parents.hashes)
+    folders = (parents.sft, parents.reward, parents.critic, parents.start)
+    made = OfflineSession if recipe.rl.offline.active else Session
+    return made(recipe, folder, *folders, used=parents.hashes)
 
 
 def _check_launch(recipe: Recipe, ranks: Ranks) -> None:
@@ -202,9 +207,10 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
     if sft is None:
         raise UsageError("aac rl needs an SFT folder; run aac sft first or name one with --sft")
     sft_manifest = verify_parent(sft, "sft")
-    critic = request.parents.get("critic")
+    start = _verify_start(request.parents.get("start"), sft, sft_manifest)
+    critic = request.parents.get("critic") or _critic_of(start, recipe.rl)
     if recipe.rl.rewards.reward_model == 0:
-        return Parents(sft, sft_manifest, None, None, critic)
+        return Parents(sft, sft_manifest, None, None, critic, start)
     reward = request.parents.get("reward")
     if reward is None:
         raise HandoffError(
@@ -213,7 +219,52 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
         )
     reward_manifest = verify_parent(reward, "reward")
     _verify_tokenizers(reward, reward_manifest, sft, sft_manifest)
-    return Parents(sft, sft_manifest, reward, reward_manifest, critic)
+    return Parents(sft, sft_manifest, reward, reward_manifest, critic, start)
+
+
+def _verify_start(start: Path | None, sft: Path, ours: Manifest) -> Path | None:
+    """A run of stage 3 on the same SFT actor, which stays the reference."""
+    if start is None:
+        return None
+    built_on = verify_parent(start, "rl").parents.get("sft", {})
+    if built_on.get("hash") != ours.content_hash:
+        raise HandoffError(
+            f"--start {start} was trained from the SFT actor {built_on.get('path')}, not from "
+            f"{sft}; name that one with --sft, or another --start."
+        )
+    return start
+
+
+def _critic_of(start: Path | None, rl: RlSection) -> Path | None:
+    """The critic beside the actor that is started from, where it has one that this run can take."""
+    cloning = rl.offline.active and not rl.offline.has_critic
+    if start is None or cloning or rl.critic.shared or rl.critic.kind not in ("v", "q"):
+        return None
+    folder = start / "critic"
+    return folder if (folder / "critic.json").is_file() else None
+
+
+def _earlier(start: Path | None) -> dict[str, int]:
+    """How many episodes the run that was started from, and those before it, had learnt from."""
+    if start is None:
+        return {}
+    before = read_json(start / "summary.json")
+    return {"earlier_episodes": before["training_episodes"] + before.get("earlier_episodes", 0)}
+
+
+def _started_from(parents: Parents) -> dict[str, str]:
+    """What the manifest says of another run's critic that this one started from."""
+    return {f"critic {parents.critic}": parents.hashes["critic"]} if parents.critic else {}
+
+
+def _static_pool(recipe: Recipe, folder: Path) -> dict[str, str]:
+    """What the manifest says of the pool that was learnt from, as it lies in the run's folder."""
+    if not recipe.rl.offline.active:
+        return {}
+    content = hashlib.sha256()
+    for file in sorted((folder / "pool").glob("*.jsonl")):
+        content.update(file.read_bytes())
+    return {f"pool {recipe.rl.offline.pool}": content.hexdigest()}
 
 
 def _verify_tokenizers(reward: Path, theirs: Manifest, sft: Path, ours: Manifest) -> None:

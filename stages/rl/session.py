@@ -53,10 +53,12 @@ class Session:
         sft: Path,
         reward: Path | None,
         critic: Path | None = None,
+        start: Path | None = None,
         *,
         used: Mapping[str, str] | None = None,
     ) -> None:
-        """Folders of the SFT actor, of the reward model, and of a critic to start from.
+        """Folders of the SFT actor, of the reward model, and of a critic and an actor to start
+        from.
 
         ``used``: their content hashes, by which a checkpoint knows that they are still the same.
         """
@@ -82,7 +84,7 @@ class Session:
                 sft=sft,
                 turn_log_ratios=self._turn_log_ratios,
             )
-        self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
+        self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding, start)
         if shared:
             self.baseline = build_shared_baseline(recipe, self.rewarding, self.pool, self.trainer)
         if critic is not None:
@@ -166,7 +168,7 @@ class Session:
             self.trainer.actor,
             self.trainer.processing_class,
             self.folder,
-            card=f"Actor of the aac recipe {self.recipe.name}, trained by asymmetric PPO.",
+            card=f"Actor of the aac recipe {self.recipe.name}, trained by {self.method}.",
             autocast=self.trainer.autocast,
         )
         if self.ranks.main:
@@ -176,17 +178,26 @@ class Session:
             self.pool.keep_from(None)
         self.ranks.wait()
         now = self.trainer.progress
-        episodes = now.iteration * self.recipe.rl.episodes
         return {
             "seconds": round(time.perf_counter() - self.started, 1),
             "iterations": now.iteration,
             "actor_updates": now.actor_version,
-            "training_episodes": episodes,
+            "training_episodes": self.training_episodes,
             "kept": self.recipe.rl.keep,
             "best": self.best,
             **self.last,
             **self.remedies.summary(),
         }
+
+    @property
+    def method(self) -> str:
+        """What the actor is trained by, for its card."""
+        return "asymmetric PPO"
+
+    @property
+    def training_episodes(self) -> int:
+        """How many episodes there were to learn from."""
+        return self.trainer.progress.iteration * self.recipe.rl.episodes
 
     @property
     def _best_weights(self) -> Path:

@@ -22,6 +22,7 @@ FIGURES = {
     "explained_variance": "explained variance",
     "return": "held-out return",
     "critic_share": "critic's share of time",
+    "episodes": "episodes learnt from",
     "seconds": "seconds of training",
 }
 """Figures by their keys, in words."""

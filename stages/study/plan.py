@@ -20,7 +20,7 @@ from stages.common.run_folder import is_finished
 from stages.pipeline import SECTIONS, check_finished
 from stages.recipe.load import load_recipe
 from stages.recipe.models import Recipe
-from stages.study.study import Study, override_texts
+from stages.study.study import AFTER, Study, override_texts
 
 DEPENDS: Mapping[str, tuple[str, ...]] = {
     "sft": SECTIONS["sft"],
@@ -71,11 +71,17 @@ def recipes(study: Study, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[s
     base = load_recipe(study.recipe, common)
     variants: dict[str, Recipe] = {}
     for name, changes in study.variants.items():
+        own = {path: value for path, value in changes.items() if path != AFTER}
         try:
-            recipe = load_recipe(study.recipe, [*common, *override_texts(changes)])
+            recipe = load_recipe(study.recipe, [*common, *override_texts(own)])
         except UsageError as error:
             raise UsageError(f"variant {name}: {error}") from None
-        same = [other for other, known in variants.items() if known == recipe]
+        start = changes.get(AFTER)
+        same = [
+            other
+            for other, known in variants.items()
+            if known == recipe and study.variants[other].get(AFTER) == start
+        ]
         if same:
             raise UsageError(
                 f"the variants {same[0]} and {name} are the same recipe; change or remove one."
@@ -98,7 +104,10 @@ def build_plan(
     runs = {}
     for seed in study.seeds:
         for name, recipe in variants.items():
-            runs[name, seed] = planner.add(name, recipe.model_copy(update={"seed": seed}))
+            before = study.variants[name].get(AFTER)
+            start = None if before is None else runs[before, seed].folder
+            own = recipe.model_copy(update={"seed": seed})
+            runs[name, seed] = planner.add(name, own, start)
     planner.check_roots()
     return Plan(tuple(planner.jobs.values()), runs)
 
@@ -130,11 +139,16 @@ class _Planner:
         self.used: set[Path] = set()
         """Roots in which something was found."""
 
-    def add(self, variant: str, recipe: Recipe) -> Job:
-        """The RL job of a variant (its recipe has its seed), with the jobs it stands on."""
+    def add(self, variant: str, recipe: Recipe, start: Path | None = None) -> Job:
+        """The RL job of a variant (its recipe has its seed), with the jobs it stands on.
+
+        ``start``: the RL run that it goes on from.
+        """
         parents = {"sft": self._shared("sft", recipe, {})}
         if recipe.rl.rewards.reward_model > 0:
             parents["reward"] = self._shared("reward", recipe, parents)
+        if start is not None:
+            parents["start"] = start
         seed = recipe.seed
         folder = self.out / f"seed-{seed}" / variant / "rl"
         job = Job("rl", recipe, folder, parents, f"seed {seed}, {variant}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from stages.common.console import say, show
 from stages.common.errors import RunError, UsageError
-from stages.common.run_folder import MetricsWriter, write_json
+from stages.common.run_folder import MetricsWriter, read_json, write_json
 from stages.study.figures import differences, success_curve, summarise, training_figures
 from stages.study.jobs import Performer, all_finished, evaluation, execute, rehearse, time_left
 from stages.study.plan import Job, Plan, build_plan, is_done
@@ -105,6 +105,7 @@ def gather(
 def row(variant: str, seed: int, job: Job) -> dict[str, Any]:
     """The figures of one finished and measured run."""
     metrics = MetricsWriter(job.folder / "metrics.jsonl").rows()
+    summary = read_json(job.folder / "summary.json")
     held_out = evaluation(job)
     assert held_out is not None
     return {
@@ -112,6 +113,7 @@ def row(variant: str, seed: int, job: Job) -> dict[str, Any]:
         "seed": seed,
         "success": held_out["success"],
         "return": held_out["return"],
+        "episodes": summary["training_episodes"] + summary.get("earlier_episodes", 0),
         **training_figures(metrics),
         "iterations": len(metrics),
         "folder": str(job.folder),

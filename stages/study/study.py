@@ -20,6 +20,8 @@ from stages.recipe.source import parse_yaml, read_recipe
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=,+-]*$"
 """What may name a folder."""
 SEEDS = (0, 1, 2)
+AFTER = "after"
+"""Key of a variant: another one, whose actor and critic it goes on from."""
 PLAIN = "plain"
 """The only variant of a study that varies nothing."""
 
@@ -36,7 +38,8 @@ class Study(Section):
     set: dict[str, Any] = {}
     """Overrides that hold for all variants."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
-    """Overrides by the variant's name; the others are compared with the first."""
+    """Overrides by the variant's name; the others are compared with the first. ``after``: another
+    variant, from whose actor and critic this one's RL goes on."""
 
     @field_validator("seeds")
     @classmethod
@@ -51,6 +54,20 @@ class Study(Section):
         if "seed" in overrides or any("seed" in v for v in overrides.values() if type(v) is dict):
             raise ValueError("it sets seed, expected the seeds under seeds only")
         return overrides
+
+    @field_validator("variants")
+    @classmethod
+    def _after_others(cls, variants: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Those gone on from stand first, so that no circle can be written."""
+        before: list[str] = []
+        for name, changes in variants.items():
+            if AFTER in changes and changes[AFTER] not in before:
+                raise ValueError(
+                    f"{name} comes after {changes[AFTER]}, expected a variant that stands before "
+                    f"it{' (' + ', '.join(before) + ')' if before else ', and it is the first'}"
+                )
+            before.append(name)
+        return variants
 
     @field_validator("variants")
     @classmethod

@@ -54,6 +54,6 @@ def _number(name: str, value: float | None, *, signed: bool) -> str:
     if value is None:
         return DASH
     scaled, digits = (100 * value, 1) if name in IN_PERCENT else (value, 3)
-    if name == "seconds":
+    if name in ("seconds", "episodes"):
         digits = 0
     return f"{scaled:{'+' if signed else ''}.{digits}f}"

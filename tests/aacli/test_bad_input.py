@@ -14,13 +14,19 @@ import pytest
 from transformers import AutoTokenizer
 
 from stages.common.run_folder import MANIFEST
-from tests.aacli import bad_data, bad_folders, bad_models, bad_worlds
+from tests.aacli import bad_data, bad_folders, bad_models, bad_pools, bad_worlds
 from tests.aacli.bad_input import OUT, PAIRS, REPLIES, Case, Place
 from tests.disks import largest_file
 from tests.recipe import bad_recipes
 from tests.tiny_models import tiny_llama
 
-CASES = (*bad_data.CASES, *bad_models.CASES, *bad_worlds.CASES, *bad_folders.CASES)
+CASES = (
+    *bad_data.CASES,
+    *bad_models.CASES,
+    *bad_worlds.CASES,
+    *bad_folders.CASES,
+    *bad_pools.CASES,
+)
 LINES = "".join(json.dumps(row) + "\n" for row in REPLIES)
 
 

@@ -20,6 +20,7 @@ WITH_RECIPE = (
     ("run",),
     ("eval",),
     ("collect", "demonstrations"),
+    ("collect", "experience"),
     ("chat",),
     ("env", "check"),
     ("recipes", "show"),

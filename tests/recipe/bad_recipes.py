@@ -303,6 +303,62 @@ CASES = (
         GOOD + "state: {memory: {embeder: hashing}}",
         ("state.memory.embeder is no known key", "did you mean state.memory.embedder"),
     ),
+    # offline learning
+    Bad(
+        "twins online",
+        GOOD + "rl: {critic: {kind: q, twin: true}}",
+        ("rl.critic.twin is true", "for offline use only", "rl.offline.pool with method iql"),
+    ),
+    Bad(
+        "twins of another method",
+        GOOD + "rl: {critic: {kind: q, twin: true}, offline: {pool: sft, method: awr}}",
+        ("rl.critic.twin is true", "for offline use only"),
+    ),
+    Bad(
+        "iql without a critic",
+        GOOD + "rl: {critic: {kind: none}, offline: {pool: sft}}",
+        ("rl.offline.method iql fits V to the pool", "kind none", "filtered_cloning"),
+    ),
+    Bad(
+        "awr on the actor's trunk",
+        GOOD + "rl: {critic: {trunk: shared, view: symmetric}, offline: {pool: sft, method: awr}}",
+        ("rl.offline.method awr", "trunk shared", "set kind to v or q"),
+    ),
+    Bad(
+        "iql by a loss without expectile",
+        GOOD + "rl: {critic: {loss: huber}, offline: {pool: sft}}",
+        ("rl.critic.loss is huber", "no expectile", "mse or hl_gauss"),
+    ),
+    Bad(
+        "iql with a target of its own",
+        GOOD + "rl: {critic: {target: n_step}, offline: {pool: sft}}",
+        ("rl.critic.target is n_step", "does nothing for rl.offline.method iql", "awr"),
+    ),
+    Bad(
+        "a KL that nobody pays for offline",
+        GOOD + "rl: {ppo: {kl_loss: in_reward}, offline: {pool: sft}}",
+        ("rl.ppo.kl_loss is in_reward", "set it to k2 or full"),
+    ),
+    Bad(
+        "a pool of broken groups",
+        GOOD + "rl: {episodes_per_task: 4, offline: {episodes: 10}}",
+        ("rl.offline.episodes is 10", "a multiple of rl.episodes_per_task (4)"),
+    ),
+    Bad(
+        "unknown offline method",
+        GOOD + "rl: {offline: {method: iqn}}",
+        ("rl.offline.method = 'iqn'", "iql, awr, filtered_cloning", "did you mean iql"),
+    ),
+    Bad(
+        "an expectile that is none",
+        GOOD + "rl: {offline: {expectile: 1}}",
+        ("rl.offline.expectile = 1", "below 1"),
+    ),
+    Bad(
+        "reviews where nothing is played",
+        GOOD + "state: {review: words}\nrl: {offline: {pool: sft}}",
+        ("state.review = words needs play", "rl.offline.pool"),
+    ),
     Bad(
         "override without a value",
         GOOD,

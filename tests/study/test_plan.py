@@ -110,6 +110,33 @@ def test_sft_that_shows_reviews_depends_on_the_critic_that_writes_them():
     assert runs["none", 0].parents["sft"] == runs["plain", 0].parents["sft"]
 
 
+def test_a_variant_goes_on_from_another():
+    first = {"rl.offline.pool": "sft", "rl.rewards.reward_model": 0}
+    online = {"rl.rewards.reward_model": 0}
+    variants = {"first": first, "then": online | {"after": "first"}, "alone": online}
+    plan = build_plan(study(variants=variants), [], OUT)
+    for seed in (0, 5):
+        then = plan.runs["then", seed]
+        assert then.parents == {
+            "sft": OUT / f"seed-{seed}/sft", "start": OUT / f"seed-{seed}/first/rl",
+        }  # fmt: skip
+        assert "start" not in plan.runs["alone", seed].parents
+    order = [job.label for job in plan.jobs]
+    assert order.index("seed 5, first") < order.index("seed 5, then")
+    for job in plan.jobs:
+        if job.recipe.seed == 0:
+            finish(job)
+            assert is_done(job)
+    then = plan.runs["then", 0]
+    manifest = then.folder / "manifest.json"
+    manifest.unlink()
+    finish_alone = build_manifest(then.folder, "rl", recipe=then.recipe.model_dump(mode="json"),
+                                  parents={"sft": then.parents["sft"]})  # fmt: skip
+    write_json(manifest, finish_alone.to_json())
+    with pytest.raises(UsageError, match="was built on another start than"):
+        is_done(then)
+
+
 def test_overrides_take_effect_in_order():
     made = study(
         seeds=[0],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from stages.common.errors import UsageError
 from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.interaction.rollout import Reviewer
 from stages.recipe.models import Recipe, RlSection
+from stages.recipe.offline import twins
 from stages.rl.baselines import Baseline, Cadence, LearnedBaseline, LeaveOneOutBaseline
 from stages.rl.critic.advantage import (
     AdvantageBaseline,
@@ -16,11 +19,12 @@ from stages.rl.critic.advantage import (
     load_log_ratio,
 )
 from stages.rl.critic.discriminator import DiscriminativeBaseline
+from stages.rl.critic.iql import TWINS, IqlBaseline, IqlPlan
 from stages.rl.critic.learner import CriticLearner
 from stages.rl.critic.options import fit_plan, view_parts
 from stages.rl.critic.q import QBaseline, QLearner
 from stages.rl.critic.reviewer import reviewer_of
-from stages.rl.critic.trunks import build_network, fitting_weights, load_critic
+from stages.rl.critic.trunks import Network, build_network, fitting_weights, load_critic
 from stages.rl.pool import ExperiencePool
 from stages.rl.replay import TurnLogRatios
 from stages.rl.rewarding import Rewarding, build_rewarding
@@ -37,8 +41,8 @@ def build_baseline(
     turn_log_ratios: TurnLogRatios,
 ) -> Baseline:
     """What the actor is measured against, but for a critic on the actor's own trunk."""
-    critic = recipe.rl.critic
-    if critic.kind == "none":
+    critic, offline = recipe.rl.critic, recipe.rl.offline
+    if critic.kind == "none" or (offline.active and not offline.has_critic):
         return LeaveOneOutBaseline(
             rewarding.turn_rewards,
             discount=recipe.rl.ppo.discount,
@@ -53,6 +57,8 @@ def build_baseline(
         parts=view_parts(recipe.rl.critic.view, recipe.state.max_tokens),
         turn_rewards=rewarding.turn_rewards,
     )
+    if offline.active and offline.method == "iql":
+        return _implicit_baseline(recipe, learner, pool, reward)
     corrected = turn_log_ratios if critic.off_policy == "vtrace" else None
     values = LearnedBaseline(learner, pool, _cadence(recipe), corrected)
     if critic.kind == "q":
@@ -87,12 +93,26 @@ def build_shared_baseline(
 
 def warm_start(recipe: Recipe, baseline: Baseline, critic: Path) -> None:
     """Give the baseline a saved critic's weights. Raises UsageError unless it is built alike."""
-    if not isinstance(baseline, LearnedBaseline):
+    options = recipe.rl.critic
+
+    def weights(network: Network, folder: Path) -> dict[str, Tensor]:
+        return fitting_weights(network, options, folder)
+
+    if isinstance(baseline, LearnedBaseline):
+        baseline.start_from(weights(baseline.critic.network, critic))
+    elif isinstance(baseline, QBaseline):
+        baseline.values.start_from(weights(baseline.values.critic.network, critic))
+        baseline.q.start_from(weights(baseline.q.network, critic / TWINS[0]))
+    elif isinstance(baseline, IqlBaseline):
+        folders = [critic / name for name in TWINS[: len(baseline.qs)]]
+        pairs = zip(baseline.qs, folders, strict=True) if all(f.is_dir() for f in folders) else ()
+        qs = [weights(q.network, folder) for q, folder in pairs]
+        baseline.start_from(weights(baseline.values.network, critic), qs)
+    else:
         raise UsageError(
-            f"--warm-start {critic} is given, but rl.critic has kind {recipe.rl.critic.kind} and "
-            f"trunk {recipe.rl.critic.trunk}, which cannot take it; leave one of them out."
+            f"--warm-start {critic} is given, but rl.critic has kind {options.kind} and trunk "
+            f"{options.trunk}, which cannot take it; leave one of them out."
         )
-    baseline.start_from(fitting_weights(baseline.critic.network, recipe.rl.critic, critic))
 
 
 def build_reviewer(recipe: Recipe, baseline: Baseline, rewarding: Rewarding) -> Reviewer | None:
@@ -134,6 +154,15 @@ def _reviewer(critic: CriticLearner, rl: RlSection, rewarding: Rewarding) -> Rev
     return reviewer_of(critic.values, rewarding.turn_rewards, discount=rl.ppo.discount)
 
 
+def _implicit_baseline(
+    recipe: Recipe, values: CriticLearner, pool: ExperiencePool, reward: Path | None
+) -> IqlBaseline:
+    critic, count = recipe.rl.critic, 1 + twins(recipe.rl.offline, recipe.rl.critic)
+    networks = [build_network(critic, reward=reward, actions=True) for _ in range(count)]
+    plan = IqlPlan(recipe.seed, recipe.rl.offline.expectile)
+    return IqlBaseline(values, [QLearner(n, values) for n in networks], pool, plan)
+
+
 def _log_ratio_baseline(
     recipe: Recipe, rewarding: Rewarding, pool: ExperiencePool, sft: Path
 ) -> AdvantageBaseline:
@@ -162,6 +191,7 @@ def _cadence(recipe: Recipe) -> Cadence:
         gae_lambda=ppo.gae_lambda,
         target=critic.target,
         max_age=recipe.rl.pool.max_age,
-        warm_up_iterations=critic.warm_up.max_iterations,
+        # Offline the loop itself keeps the actor waiting, and no new episodes come to judge by.
+        warm_up_iterations=0 if recipe.rl.offline.active else critic.warm_up.max_iterations,
         min_explained_variance=critic.warm_up.min_explained_variance,
     )

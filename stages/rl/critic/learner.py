@@ -231,9 +231,7 @@ class CriticLearner:
         """``plan.steps`` optimizer steps on episodes drawn by ``sample``; the mean loss."""
         losses = []
         for episodes, returns, mask in self.batches(sample, kind=kind, correction=correction):
-            output = self.network.outputs([self._numbers(e) for e in episodes])
-            # c_T is read only to bootstrap: it has no target of its own
-            output = output[_before_actions(episodes)]
+            output = self.outputs(episodes)
             weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
             loss = (weights * self.network.loss(output, returns[mask])).mean()
             error = torch.zeros_like(returns)
@@ -242,6 +240,14 @@ class CriticLearner:
             losses.append(descend(self.optimizer, loss, self.plan.max_grad_norm))
         self._follow()
         return sum(losses) / max(len(losses), 1)
+
+    def outputs(self, episodes: Sequence[Trajectory]) -> Any:
+        """What the head says of every turn, with gradient; the network's ``loss`` takes it.
+
+        c_T is read only to bootstrap: it has no target of its own.
+        """
+        output = self.network.outputs([self._numbers(e) for e in episodes])
+        return output[_before_actions(episodes)]
 
     def batches(
         self,

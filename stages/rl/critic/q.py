@@ -53,8 +53,17 @@ class QLearner:
     def values(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
         """Q(c_0, a_0) … Q(c_{T−1}, a_{T−1}) of each episode, without gradient."""
         with torch.no_grad():
-            flat = self.network([self._numbers(e) for e in episodes])
+            flat = self.read(self.network, episodes)
         return list(flat.split([len(e.turns) for e in episodes]))
+
+    def read(self, network: Network, episodes: Sequence[Trajectory]) -> Tensor:
+        """(turns,) what a network built as this one says of every turn."""
+        said: Tensor = network([self._numbers(e) for e in episodes])
+        return said
+
+    def outputs(self, episodes: Sequence[Trajectory]) -> Any:
+        """What the head says of every turn, with gradient; the network's ``loss`` takes it."""
+        return self.network.outputs([self._numbers(e) for e in episodes])
 
     def surprise(self, episodes: Sequence[Trajectory]) -> float:
         """Explained variance of Monte-Carlo returns on episodes it has not been fitted to."""
@@ -73,11 +82,15 @@ class QLearner:
         """As many optimizer steps as V takes, on episodes drawn by ``sample``; the mean loss."""
         losses = []
         for episodes, returns, mask in self._v.batches(sample, kind=kind):
-            output = self.network.outputs([self._numbers(e) for e in episodes])
+            output = self.outputs(episodes)
             weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
             loss = (weights * self.network.loss(output, returns[mask])).mean()
             losses.append(descend(self.optimizer, loss, self._v.plan.max_grad_norm))
         return sum(losses) / max(len(losses), 1)
+
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Weights fitted elsewhere; the optimizer stays fresh."""
+        self.network.load_state_dict(weights)
 
     def forget(self, kept: Sequence[Trajectory]) -> None:
         """Drop the prepared numbers of episodes that have left the pool."""

@@ -1,0 +1,94 @@
+"""One offline run in flight: a session whose episodes lie in a pool before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stages.common.console import watch
+from stages.common.interrupts import deferred
+from stages.common.run_folder import RunFolder
+from stages.interaction.trajectory import Trajectory
+from stages.recipe.models import Recipe
+from stages.rl.offline.assembly import (
+    Weights,
+    build_imitation,
+    fit_to_actor,
+    given_episodes,
+    imitation_of,
+    plan_of,
+)
+from stages.rl.offline.selection import SELECTIONS
+from stages.rl.offline.trainer import OfflineParts, learn_offline
+from stages.rl.report import FittingReport, rl_board
+from stages.rl.session import Session
+
+
+class OfflineSession(Session):
+    """Evaluates, checkpoints, resumes and saves as any; trains by ``learn_offline``."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        sft: Path,
+        reward: Path | None,
+        critic: Path | None = None,
+        start: Path | None = None,
+        *,
+        used: Mapping[str, str] | None = None,
+    ) -> None:
+        """See ``Session``. UsageError for a pool that cannot be learnt from."""
+        given = given_episodes(recipe.rl)  # before models are loaded: it may be no pool
+        super().__init__(recipe, folder, sft, reward, critic, start, used=used)
+        self.static = self._admitted(given) if given else []
+
+    def train(self) -> None:
+        """The loop of ``offline.trainer`` with this run's parts."""
+        rl = self.recipe.rl
+        if not len(self.pool):
+            self.pool.add(0, self.static or self._admitted(self._played()))
+        weights = Weights(rl, self.baseline)
+        board = rl_board(rl.iterations, self.folder.metrics.rows())
+        with watch(board) as shown, deferred():
+            parts = OfflineParts(
+                episodes=self._selected(self.pool.episodes),
+                baseline=self.baseline,
+                weigh=weights,
+                remarks=weights.remarks,
+                objective=lambda: imitation_of(rl, self.kl.value),
+                evaluate=self._evaluate,
+                watch=self.remedies,
+                report=FittingReport(
+                    self.folder.metrics, board=board, shown=shown, writes=self.ranks.main
+                ),
+                checkpoint=lambda _: self.saving.after_iteration(),
+            )
+            imitation = build_imitation(self.recipe, self.trainer)
+            learn_offline(self.trainer, parts, imitation, plan_of(rl))
+
+    @property
+    def method(self) -> str:
+        """For the actor's card."""
+        return f"{self.recipe.rl.offline.method.replace('_', ' ')} on a static pool"
+
+    @property
+    def training_episodes(self) -> int:
+        """The pool's."""
+        return len(self.pool)
+
+    def _played(self) -> list[Trajectory]:
+        """The pool that the SFT actor plays itself."""
+        with self.trainer.clock("rollout"):
+            return self.player.collect(0, 0, self.recipe.rl.offline.episodes)
+
+    def _admitted(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """The episodes with this actor's tokens and scores, some of which can be learnt from."""
+        fit = self.rewarding.score(fit_to_actor(self.recipe.rl, episodes, self.trainer))
+        self._selected(fit)
+        return fit
+
+    def _selected(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """What the actor learns from."""
+        select = SELECTIONS[self.recipe.rl.offline.method]
+        return select(episodes, lambda e: sum(self.rewarding.turn_rewards(e)))
