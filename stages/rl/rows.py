@@ -40,6 +40,10 @@ class ActorRow:
     """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
     """Index of the episode in the batch it came from; ``FILLER``: counts for nothing."""
+    key: tuple[int, ...] = ()
+    """Key of that episode: with it a row is known again wherever it goes."""
+    relabelled: bool = False
+    """Hindsight chose its task by its outcome: to be imitated, never to be weighed by a ratio."""
 
     @property
     def actions(self) -> int:
@@ -102,6 +106,8 @@ def actor_rows(
                 returns=goal,
                 turn=turn_of,
                 episode=i,
+                key=episode.key,
+                relabelled=bool(episode.relabelled_from),
             )
             rows.append(row)
     return rows
@@ -122,6 +128,14 @@ def demonstration(row: Row) -> ActorRow:
         turn=mask.long() - 1,
         episode=0,
     )
+
+
+def refuse_relabelled(rows: Sequence[ActorRow]) -> None:
+    """ValueError for a row of hindsight: its task was chosen by its outcome, so that π/μ is no
+    likelihood ratio of it, and its advantage none of the policy's."""
+    planted = [row.key for row in rows if row.relabelled]
+    if planted:
+        raise ValueError(f"relabelled rows {planted} reached the clipped ratio")
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:

@@ -31,6 +31,7 @@ from stages.rl.critic.assembly import (
     build_shared_baseline,
     warm_start,
 )
+from stages.rl.hindsight import Hindsight
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
@@ -65,7 +66,8 @@ class Session:
             state_tokens=recipe.state.max_tokens,
             ranks=self.ranks,
         )
-        self.pool = self._pool()
+        self.pool = self._pool("pool")
+        self.relabelled = self._pool("hindsight") if recipe.rl.hindsight else None
         shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
         if not shared:
             self.baseline: Baseline = build_baseline(
@@ -74,33 +76,41 @@ class Session:
                 self.pool,
                 sft=sft,
                 turn_log_ratios=self._turn_log_ratios,
+                relabelled=self.relabelled,
             )
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding)
         if shared:
             self.baseline = build_shared_baseline(recipe, self.rewarding, self.pool, self.trainer)
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
-        self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
+        pools = [pool for pool in (self.pool, self.relabelled) if pool is not None]
+        self.learner = assembly.build_learner(recipe, self.trainer, sft, pools)
         self.player = assembly.Player(
             recipe,
             self.trainer,
             build_reviewer(recipe, self.baseline, self.rewarding),
             sft=sft,
         )
+        self.hindsight = self._hindsight()
         self.remedies = self._remedies()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
 
-    def _pool(self) -> ExperiencePool:
+    def _pool(self, name: str) -> ExperiencePool:
         rl = self.recipe.rl
         return ExperiencePool(
-            self.folder.path / "pool",
+            self.folder.path / name,
             max_episodes=rl.pool.max_episodes,
             max_bytes=rl.pool.max_bytes,
             priority_exponent=rl.pool.exponent,
             spare_iterations=rl.checkpoint_every * KEEP_CHECKPOINTS,
             writes=self.ranks.main,
         )
+
+    def _hindsight(self) -> Hindsight | None:
+        if self.relabelled is None:
+            return None
+        return assembly.build_hindsight(self.recipe, self.player, self.relabelled, self._rescore)
 
     def _remedies(self) -> Remedies:
         rl = self.recipe.rl
@@ -117,6 +127,7 @@ class Session:
         """Go on from a checkpoint; metrics and evaluations are cut back to it."""
         if checkpoint is None:
             self.pool.restore(before=0)
+            self._restore_relabelled(before=0)
             if self.ranks.main:
                 self._truncate(0)
                 shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
@@ -132,10 +143,15 @@ class Session:
         self.best, self.last = extra["best"], extra["last"]
         self.remedies.load_state_dict(extra["remedies"])
         iteration = self.trainer.progress.iteration
+        self._restore_relabelled(before=iteration)
         if self.ranks.main:
             self.folder.metrics.keep_until(iteration)
             self._truncate(iteration)
         say(f"resumed from iteration {iteration}")
+
+    def _restore_relabelled(self, before: int) -> None:
+        if self.relabelled is not None:
+            self.relabelled.restore(before=before)
 
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
@@ -158,6 +174,7 @@ class Session:
                 ),
                 evaluate=self._evaluate,
                 checkpoint=self._checkpoint,
+                relabel=self._relabel,
                 watch=self.remedies,
             )
             self.trainer.train(parts, self.learner, iterations=rl.iterations)
@@ -233,6 +250,17 @@ class Session:
         if self.recipe.rl.ppo.kl_loss == "in_reward":
             scored = self.learner.with_drift(scored, self._temperature)
         return scored
+
+    def _rescore(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Relabelled episodes as if they had just been played: log-probs and scores of now."""
+        if not episodes:
+            return []
+        return self._score(self.learner.with_logprobs(episodes, self._temperature))
+
+    def _relabel(self, iteration: int, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        if self.hindsight is None:
+            return {}
+        return self.hindsight(iteration, self.player.tasks, episodes)
 
     def _turn_log_ratios(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
         return self.learner.turn_log_ratios(episodes, self._temperature)

@@ -17,7 +17,7 @@ from stages.rl.critic.advantage import (
 from stages.rl.critic.discriminator import DiscriminativeBaseline
 from stages.rl.critic.learner import CriticLearner
 from stages.rl.critic.options import fit_plan, view_parts
-from stages.rl.critic.q import QBaseline, QLearner
+from stages.rl.critic.q import QBaseline, QLearner, Relabelled
 from stages.rl.critic.reviewer import reviewer_of
 from stages.rl.critic.trunks import build_network, fitting_weights, load_critic
 from stages.rl.pool import ExperiencePool
@@ -34,8 +34,12 @@ def build_baseline(
     *,
     sft: Path,
     turn_log_ratios: TurnLogRatios,
+    relabelled: ExperiencePool | None = None,
 ) -> Baseline:
-    """What the actor is measured against, but for a critic on the actor's own trunk."""
+    """What the actor is measured against, but for a critic on the actor's own trunk.
+
+    ``relabelled``: where hindsight keeps its episodes, which Q alone may learn from.
+    """
     critic = recipe.rl.critic
     if critic.kind == "none":
         return LeaveOneOutBaseline(
@@ -55,9 +59,10 @@ def build_baseline(
     corrected = turn_log_ratios if critic.off_policy == "vtrace" else None
     values = LearnedBaseline(learner, pool, _cadence(recipe), corrected)
     if critic.kind == "q":
-        return QBaseline(
-            values, QLearner(build_network(critic, reward=reward, actions=True), learner)
-        )
+        q = QLearner(build_network(critic, reward=reward, actions=True), learner)
+        section = recipe.rl.hindsight
+        weight = section.critic if section else 0.0
+        return QBaseline(values, q, Relabelled(relabelled, weight) if relabelled else None)
     if rewarding.discriminator is not None:
         return DiscriminativeBaseline(values, rewarding.discriminator)
     return values
