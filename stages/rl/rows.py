@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -191,6 +192,7 @@ def counts(piece: Sequence[ActorRow]) -> bool:
 def _filler(row: ActorRow) -> ActorRow:
     """Two tokens with one action, all numbers 0."""
     nothing, mask = torch.zeros(2), torch.tensor([False, True])
-    floats = dict.fromkeys(("behaviour", "weight", "advantage", "reference", "returns"), nothing)
+    names = ("behaviour", "weight", "advantage", "reference", "returns")
+    floats: dict[str, Any] = dict.fromkeys(names, nothing)
     turn = mask.long() - 1
     return replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)

@@ -104,9 +104,9 @@ class QLearner:
         if relabelled is not None:
             others = self._v.batches(relabelled, kind="expected_sarsa")
         for batch, other in zip(self._v.batches(sample, kind=kind), others, strict=False):
-            loss = self._loss(*batch, correction)
+            loss = self._loss(*batch, correction=correction)
             if other is not None:
-                loss = loss + weight * self._loss(*other, AS_DRAWN)
+                loss = loss + weight * self._loss(*other, correction=AS_DRAWN)
             losses.append(descend(self.optimizer, loss, self._v.plan.max_grad_norm))
         return sum(losses) / max(len(losses), 1)
 
@@ -115,6 +115,7 @@ class QLearner:
         episodes: Sequence[Trajectory],
         returns: Tensor,
         mask: Tensor,
+        *,
         correction: Correction,
     ) -> Tensor:
         output = self.network.outputs([self._numbers(e) for e in episodes])
