@@ -305,17 +305,17 @@ CASES = (
     Bad(
         "a share of the failures above all",
         GOOD + "rl: {hindsight: {share: 1.5}}",
-        ("rl.hindsight.share = 1.5", "less than or equal to 1"),
+        ("rl.hindsight.share = 1.5", "of at most 1"),
     ),
     Bad(
         "unknown potential",
         GOOD + "rl: {rewards: {shaping: {potential: gold}}}",
-        ("rl.rewards.shaping.potential = gold", "checklist"),
+        ("rl.rewards.shaping.potential = 'gold'", "checklist"),
     ),
     Bad(
         "shaping that outweighs success",
         GOOD + "rl: {rewards: {shaping: {weight: 2}}}",
-        ("rl.rewards.shaping.weight = 2", "less than or equal to 1"),
+        ("rl.rewards.shaping.weight = 2", "of at most 1"),
     ),
     Bad(
         "a reward function with the shaping's name",
