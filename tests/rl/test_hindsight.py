@@ -213,8 +213,8 @@ def test_q_learns_from_them_and_v_does_not(lab: Lab, tmp_path: Path) -> None:
     assert taught[0]["critic/loss"] == plain[0]["critic/loss"]
     assert taught[0]["critic/q_loss"] != plain[0]["critic/q_loss"]
     assert "hindsight/imitated" not in taught[0]
-    for name, same in (("network.safetensors", True), ("q/network.safetensors", False)):
-        files = [(tmp_path / run / "critic" / name) for run in ("plain", "taught")]
+    for name, same in (("model.safetensors", True), ("q/model.safetensors", False)):
+        files = [tmp_path / folder / "critic" / name for folder in ("plain", "taught")]
         assert (files[0].read_bytes() == files[1].read_bytes()) == same
 
 

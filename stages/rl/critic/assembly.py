@@ -61,8 +61,9 @@ def build_baseline(
     if critic.kind == "q":
         q = QLearner(build_network(critic, reward=reward, actions=True), learner)
         section = recipe.rl.hindsight
-        weight = section.critic if section else 0.0
-        return QBaseline(values, q, Relabelled(relabelled, weight) if relabelled else None)
+        if section is None or relabelled is None:
+            return QBaseline(values, q)
+        return QBaseline(values, q, Relabelled(relabelled, section.critic))
     if rewarding.discriminator is not None:
         return DiscriminativeBaseline(values, rewarding.discriminator)
     return values

@@ -171,7 +171,7 @@ class QBaseline:
             max_age=cadence.max_age,
         )
         relabelled, more = self.relabelled, None
-        if relabelled and self.values.warm:  # before, there is no V to bootstrap with
+        if relabelled is not None and self.values.warm:  # before, there is no V to bootstrap with
             key = (cadence.seed, iteration)
             more = relabelled.sample(key, version=actor_version, max_age=cadence.max_age)
         loss = self.q.fit(
