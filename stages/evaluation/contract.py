@@ -15,7 +15,7 @@ from stages.common.errors import AacError, RunError, UsageError
 from stages.evaluation.policies import random_policy
 from stages.interaction.actions import parse_action
 from stages.interaction.arena import Arena
-from stages.interaction.environments.base import SPLITS, Environment, Task
+from stages.interaction.environments.base import SPLITS, Environment, Relabeller, Task
 from stages.interaction.rewards.mix import SUCCESS
 from stages.interaction.trajectory import Trajectory
 
@@ -186,6 +186,31 @@ def gold_hidden(probe: Probe) -> Verdict:
     return _equal(seen, seen_altered, "under another gold answer")
 
 
+def relabelled(probe: Probe) -> Verdict:
+    """What hindsight names another task for succeeds in it, when the same is said again.
+
+    Episodes are tried as if another gold answer had made failures of them, where that can be had.
+    """
+    environment = probe.arena.make_environment()
+    try:
+        if not isinstance(environment, Relabeller):
+            return None, "the environment has no relabel(task, trajectory), so it cannot be tried"
+        named = 0
+        for task, episode in zip(probe.tasks, probe.episodes, strict=True):
+            played = environment.alter_gold(task) if isinstance(environment, GoldChanger) else task
+            other = environment.relabel(played, episode)
+            if other is None:
+                continue
+            named += 1
+            if not _succeeds(environment, other, episode):
+                return False, f"the episode of {task.id} fails in {other.id}, which it was given"
+    finally:
+        environment.close()
+    if not named:
+        return None, f"no other task was named for any of {len(probe.episodes)} episodes"
+    return True, f"{named} of {len(probe.episodes)} episodes succeed in another task"
+
+
 CHECKS: Mapping[str, Callable[[Probe], Verdict]] = {
     "tasks_repeat": tasks_repeat,
     "splits_disjoint": splits_disjoint,
@@ -194,6 +219,7 @@ CHECKS: Mapping[str, Callable[[Probe], Verdict]] = {
     "plain_records": plain_records,
     "bad_replies": bad_replies,
     "gold_hidden": gold_hidden,
+    "relabelled": relabelled,
 }
 """By the name under which ``aac env check`` reports them."""
 
@@ -245,6 +271,13 @@ def _tasks_of(environment: Environment, split: str) -> list[Task]:
 def _equal(first: list[Any], second: list[Any], when: str) -> Verdict:
     same = sum(a == b for a, b in zip(first, second, strict=True))
     return same == len(first), f"{same} of {len(first)} episodes equal {when}"
+
+
+def _succeeds(environment: Environment, task: Task, episode: Trajectory) -> bool:
+    """Whether the episode's replies, to the last, succeed in a task."""
+    reset = environment.reset(task)
+    steps = [environment.step(parse_action(t.action.text, reset.tools)) for t in episode.turns]
+    return bool(steps) and steps[-1].terminated and steps[-1].success
 
 
 def _visible(transcript: list[Any]) -> list[Any]:

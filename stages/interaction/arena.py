@@ -15,7 +15,7 @@ from stages.common.seeding import derived_seed
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
-from stages.interaction.environments.base import Demonstrator, Environment, Task
+from stages.interaction.environments.base import Demonstrator, Environment, Reset, Task
 from stages.interaction.generation import Policy
 from stages.interaction.rewards.functions import (
     REWARD_FUNCTIONS,
@@ -88,7 +88,7 @@ class Arena:
         tasks: Sequence[Task],
         policy: Policy,
         *,
-        key: tuple[int, int] = (0, 0),
+        key: tuple[int, ...] = (0, 0),
         greedy: bool = False,
         count_tokens: CountTokens = about,
         actor_version: int = 0,
@@ -165,11 +165,11 @@ class Arena:
             )
         return tasks
 
-    def try_out(self, task: Task) -> None:
+    def try_out(self, task: Task) -> Reset:
         """Begin one episode. UsageError if the environment fails at that, as all others would."""
         environment = self.make_environment()
         try:
-            environment.reset(task)
+            return environment.reset(task)
         except AacError:
             raise
         except Exception as fault:  # a world raises what it likes

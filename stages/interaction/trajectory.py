@@ -106,6 +106,8 @@ class Trajectory:
     """(seed, iteration, episode): what the random numbers were keyed by."""
     actor_version: int = 0
     error: str | None = None
+    relabelled_from: str = ""
+    """Id of the task it was played for, where hindsight gave it another (``rl.hindsight``)."""
     dropped_at: str = ""
     """With ``error``: the last tool called, ``no call`` or ``reset``."""
 

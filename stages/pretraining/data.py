@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stages.interaction.environments.sql import questions
+from stages.interaction.environments.sql.drawing import draw
 from stages.interaction.environments.sql.environment import SqlEnvironment
 from stages.interaction.environments.sql.expert import call_text
 from stages.interaction.environments.sql.lexicon import DOMAINS, TEXT, Column, Domain, Table
@@ -121,7 +122,7 @@ def _world(rng: random.Random) -> World:
 def ask(world: World, rng: random.Random) -> Question | None:
     """A question of the training split over a world."""
     for _ in range(5):
-        question = questions.draw(rng.choice(TEMPLATES), world, rng)
+        question = draw(rng.choice(TEMPLATES), world, rng)
         if split_of(world.fingerprint, question.text) == "train":
             return question
     return None
@@ -255,7 +256,7 @@ def dialogue(rng: random.Random, environment: SqlEnvironment) -> Document:
 def _random_statement(talk: _Dialogue, described: Sequence[str], rng: random.Random) -> str:
     """A statement over tables that have been described, for this or for another question."""
     fits = rng.random() < 1 / 3
-    question = talk.question if fits else questions.draw(rng.choice(TEMPLATES), talk.world, rng)
+    question = talk.question if fits else draw(rng.choice(TEMPLATES), talk.world, rng)
     names = talk.world.names
     if any(names[role] not in described for role in question.roles):
         return ""

@@ -15,6 +15,7 @@ from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
+from stages.recipe.hindsight import HindsightSection, check_hindsight
 from stages.recipe.monitor import MonitorSection
 from stages.recipe.offline import OfflineSection, check_offline
 from stages.recipe.rewards import RewardsSection
@@ -186,9 +187,10 @@ class PpoSection(Section):
     the vocabulary; in_reward: subtracted from each turn's reward instead."""
     sft_coef: float = Field(0.0, ge=0)
     """β of the SFT loss mixed in."""
-    sft_data: Literal["sft", "successes"] = "sft"
+    sft_data: Literal["sft", "successes", "hindsight"] = "sft"
     """sft: the rows of stage 1, against forgetting; successes: the pool's own successful episodes
-    (self-imitation), which makes the sampled actor surer of what it has found."""
+    (self-imitation), which makes the sampled actor surer of what it has found; hindsight: those,
+    and the failures that rl.hindsight has made successes of another task."""
     whiten_min_std: float = Field(1e-4, gt=0)
     """Below this spread advantages are only centred."""
 
@@ -232,6 +234,8 @@ class RlSection(CheckpointedSection):
     """Learning from a static pool instead of playing."""
     rewards: RewardsSection = RewardsSection()
     """The reward."""
+    hindsight: HindsightSection | None = None
+    """Hindsight experience replay; {} takes the defaults."""
     monitor: MonitorSection = MonitorSection()
     """Alarms and what is done about them."""
     checkpoint_every: int = Field(0, ge=0)
@@ -278,6 +282,12 @@ class RlSection(CheckpointedSection):
         if episodes % each:
             raise ValueError(f"{each}, expected a number that divides rl.episodes ({episodes})")
         return each
+
+    @model_validator(mode="after")
+    def _learns_from_hindsight(self) -> RlSection:
+        ppo, kind = self.ppo, self.critic.kind
+        check_hindsight(self.hindsight, ppo.sft_data, sft_coef=ppo.sft_coef, critic_kind=kind)
+        return self
 
 
 class EvaluationSection(Section):

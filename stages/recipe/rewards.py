@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from stages.interaction.rewards.functions import MORE_FUNCTIONS
-from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, SUCCESS
+from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, REWARD_MODEL, SUCCESS
+from stages.interaction.rewards.shaping import SHAPING
 from stages.recipe.messages import nearest
 from stages.recipe.section import Section
 
@@ -28,6 +30,16 @@ class OffTopicSection(Section):
     """A relevance (probability or cosine) below this is off topic."""
 
 
+class ShapingSection(Section):
+    """Potential-based shaping: γΦ(s') − Φ(s) on every turn, Φ = 0 where the task has ended. What is
+    best stays best; it is only sooner seen."""
+
+    potential: Literal["checklist"] = "checklist"
+    """Φ. checklist: the solved share of the environment's checklist, as the actor may see it."""
+    weight: float = Field(0.5, gt=0, le=1)
+    """Φ of a wholly solved checklist, as a share of success."""
+
+
 class RewardsSection(Section):
     """How raw components become one reward per turn. In units of the success reward."""
 
@@ -35,6 +47,9 @@ class RewardsSection(Section):
     """More components of every turn: name to empty, babble, or your own module:function."""
     off_topic: OffTopicSection | None = None
     """Penalise replies that have nothing to do with the goal or with what was observed."""
+    shaping: ShapingSection | None = None
+    """Potential-based shaping, a component of its own beside weights and caps; {} takes the
+    defaults."""
     weights: dict[str, float] = {}
     """Overrides of the default proportions (success 10, sub_goal 1, right_tool 0.5, ...)."""
     dense_cap: float = Field(0.5, ge=0, lt=1)
@@ -51,7 +66,7 @@ class RewardsSection(Section):
     @classmethod
     def _entries(cls, functions: dict[str, str]) -> dict[str, str]:
         for name, entry in functions.items():
-            if name in DEFAULT_WEIGHTS and entry != name:
+            if name in {*DEFAULT_WEIGHTS, REWARD_MODEL, SHAPING} and entry != name:
                 raise ValueError(f"{name} is a component of its own; call yours something else")
             if entry not in MORE_FUNCTIONS and not _ENTRY.fullmatch(entry):
                 known = ", ".join(MORE_FUNCTIONS)

@@ -23,14 +23,15 @@ from stages.common.sharding import is_sharded
 from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments import needs_person
-from stages.interaction.environments.base import Task
+from stages.interaction.environments.base import Reset, Task
 from stages.interaction.generation import Policy
 from stages.interaction.native import NativePolicy
 from stages.interaction.network import NO_LIMIT, context_length
 from stages.interaction.rollout import Reviewer
-from stages.interaction.trajectory import Trajectory
+from stages.interaction.trajectory import Message, Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
+from stages.rl.hindsight import Hindsight, Replayer, Rescore
 from stages.rl.kl import KlCoefficient
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.losses import linear
@@ -65,15 +66,24 @@ class Player:
         self.sampler = build_sampler(recipe, trainer)
         arena = Arena.of(recipe.environment, recipe.state, recipe.rl.rewards, writer=sft)
         self.arena = arena.served(arena.state, reviewer)
+        self.tasks: list[Task] = []
+        """What the latest iteration was played for, by the numbers in the episodes' keys."""
         self.dropped: list[Trajectory] = []
         """Episodes of the latest iteration that the machinery dropped."""
         # Drawn before anything is trained: a split without tasks is told now, not hours later.
         (first,) = self.arena.tasks("train", 1, recipe.seed)
         if not needs_person(recipe.environment):
-            self.arena.try_out(first)
+            self._check_potential(self.arena.try_out(first))
         self.validation = self.arena.tasks(
             "validation", recipe.rl.evaluation_episodes, recipe.evaluation.seed
         )
+
+    def _check_potential(self, reset: Reset) -> None:
+        if self.recipe.rl.rewards.shaping and not reset.checklist:
+            raise UsageError(
+                f"rl.rewards.shaping is given, but environment {self.recipe.environment.name} "
+                "lists no checklist, so the potential would be 0 throughout; leave it out."
+            )
 
     def play(
         self, tasks: Sequence[Task], policy: Policy, *, key: tuple[int, int], version: int
@@ -85,12 +95,16 @@ class Player:
                 tasks,
                 policy,
                 key=key,
-                count_tokens=lambda messages: len(encode_prompt(self.tokenizer, messages)),
+                count_tokens=self.count_tokens,
                 actor_version=version,
                 label="",
                 ranks=ranks,
             )
         return ranks.gather(played)  # outside: inside, others may still be going forward
+
+    def count_tokens(self, messages: list[Message]) -> int:
+        """Length of a prompt by the actor's own tokenizer and template."""
+        return len(encode_prompt(self.tokenizer, messages))
 
     def _playing(self) -> AbstractContextManager[None]:
         """Inside, who plays may be asked, by each process in its own time."""
@@ -104,11 +118,12 @@ class Player:
         Interrupted: they were given up.
         """
         rl, key = self.recipe.rl, (self.recipe.seed, iteration)
-        tasks = self.arena.practice(count or rl.episodes, rl.episodes_per_task, key)
+        self.tasks = self.arena.practice(count or rl.episodes, rl.episodes_per_task, key)
         policy = self.sampler.policy(version).at(temperature_at(rl, version))
         # One process may give up what it plays; several would wait for each other.
         alone = self.trainer.ranks.size == 1
-        played = self.play(tasks, Stoppable(policy) if alone else policy, key=key, version=version)
+        policy = Stoppable(policy) if alone else policy
+        played = self.play(self.tasks, policy, key=key, version=version)
         self.dropped = [episode for episode in played if episode.error is not None]
         return kept(played)
 
@@ -287,18 +302,20 @@ def _schedule(rate: float, final_fraction: float) -> dict[str, Any]:
 
 
 def build_learner(
-    recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path, pool: ExperiencePool
+    recipe: Recipe, trainer: AsymmetricPPOTrainer, sft: Path, pools: Sequence[ExperiencePool]
 ) -> ActorLearner:
-    """The actor's learner, with what SFT mixing draws from."""
+    """The actor's learner, with what SFT mixing draws from: stage 1 or the ``pools``' successes."""
     ppo = recipe.rl.ppo
-    own = ppo.sft_data == "successes"
+    own = ppo.sft_data != "sft"
     return ActorLearner(
         trainer,
         epochs=ppo.epochs,
         minibatch_episodes=ppo.minibatch_episodes,
         microbatch_tokens=ppo.microbatch_tokens,
         importance_cap=recipe.rl.generation.importance_cap if corrects_sampling(recipe) else None,
-        sft_rows=(lambda: successes(pool)) if own else _stage_one(sft, ppo.sft_coef),
+        sft_rows=(lambda: [row for pool in pools for row in successes(pool)])
+        if own
+        else _stage_one(sft, ppo.sft_coef),
     )
 
 
@@ -321,6 +338,20 @@ def _stage_one(sft: Path, coefficient: float) -> Callable[[], list[ActorRow]]:
             "run aac sft again or set it to 0"
         )
     return lambda: rows
+
+
+def build_hindsight(
+    recipe: Recipe, player: Player, pool: ExperiencePool, rescore: Rescore
+) -> Hindsight | None:
+    """What relabels failures into ``pool``, where the recipe asks for it."""
+    section, trainer = recipe.rl.hindsight, player.trainer
+    if section is None:
+        return None
+    context = context_length(trainer.actor.config)
+    replayer = Replayer(player.arena, player.tokenizer, player.count_tokens, context)
+    return Hindsight(
+        replayer, pool, rescore, share=section.share, seed=recipe.seed, ranks=trainer.ranks
+    )
 
 
 def temperature_at(rl: RlSection, version: int) -> float:
@@ -348,7 +379,7 @@ def objective_at(rl: RlSection, iteration: int, version: int) -> Objective:
         kl_loss=rl.ppo.kl_loss,
         entropy_coef=linear(rl.ppo.entropy_coef, rl.ppo.entropy_coef_final, done),
         sft_coef=rl.ppo.sft_coef,
-        sft_temperature=temperature if rl.ppo.sft_data == "successes" else 1.0,
+        sft_temperature=1.0 if rl.ppo.sft_data == "sft" else temperature,
         temperature=temperature,
         max_grad_norm=rl.actor.max_grad_norm,
         vf_coef=rl.critic.value_weight,

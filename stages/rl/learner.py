@@ -36,6 +36,7 @@ from stages.rl.rows import (
     collate,
     counts,
     pieces,
+    refuse_relabelled,
 )
 from stages.rl.trl_adapter import TrlPPOSetup
 
@@ -166,6 +167,17 @@ class ActorLearner:
             sums[row.episode].index_add_(0, row.turn[row.mask], per_token)
         return sums
 
+    def with_logprobs(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
+        """The episodes with every action token's log π by the actor as it is now."""
+        rows = actor_rows(episodes, [[0.0] * len(e.turns) for e in episodes])
+        turns = [list(e.turns) for e in episodes]
+        self.setup.model.eval()
+        for row, now in self._scored(rows, self.setup.actor_logits, temperature):
+            turn_of, own = row.turn[row.mask], turns[row.episode]
+            for t in turn_of.unique().tolist():
+                own[t] = replace(own[t], logprobs=tuple(now[turn_of == t].tolist()))
+        return [e.with_turns(own) for e, own in zip(episodes, turns, strict=True)]
+
     def _scored(
         self, rows: Sequence[ActorRow], logits_of: LogitsOf, temperature: float
     ) -> Iterator[tuple[ActorRow, Tensor]]:
@@ -236,6 +248,8 @@ class ActorLearner:
             for name, value in tally.over(self.ranks).means().items()
         }
         means |= rounding
+        if any(row.relabelled for row in imitated):
+            means["hindsight/imitated"] = float(np.mean([row.relabelled for row in imitated]))
         return means | {
             "actor/kl": kl_to_reference(rows),
             "actor/grad_norm": float(np.mean(norms)),
@@ -262,6 +276,7 @@ class ActorLearner:
         Summed over action tokens and divided by one number: that of the whole minibatch, over all
         pieces and processes. The loss of a value head speaks of turns, so its number is theirs.
         """
+        refuse_relabelled(minibatch)
         divisor = max(sum(r.actions for r in minibatch), 1)
         turns = max(sum(int(r.first.sum()) for r in minibatch), 1)
 

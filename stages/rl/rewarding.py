@@ -11,6 +11,7 @@ from stages.common.run_folder import read_rows
 from stages.common.sharding import in_step
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.rewards.scorer import RewardModelScorer
+from stages.interaction.rewards.shaping import Shaping
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import RlSection
 from stages.rl.critic.discriminator import BONUS, HEAD, BonusPlan, Discriminator
@@ -78,6 +79,7 @@ def build_rewarding(
         score_clip=rl.rewards.score_clip,
         score_mean=scorer.mean if scorer else 0.0,
         score_std=scorer.std if scorer else 1.0,
+        shaping=_shaping(rl),
     )
     weight = kl or KlCoefficient(rl.ppo.kl_coef)
     in_reward = weight if rl.ppo.kl_loss == "in_reward" else KlCoefficient(0.0)
@@ -86,6 +88,13 @@ def build_rewarding(
         parts = view_parts(rl.critic.view, state_tokens)
         discriminator = build_discriminator(rl, mix, reward, parts)
     return Rewarding(mix, scorer, in_reward, discriminator, ranks)
+
+
+def _shaping(rl: RlSection) -> Shaping | None:
+    section = rl.rewards.shaping
+    if section is None:
+        return None
+    return Shaping(section.potential, section.weight, rl.ppo.discount)
 
 
 def build_discriminator(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,10 @@ class ActorRow:
     """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
     """Index of the episode in the batch it came from; ``FILLER``: counts for nothing."""
+    key: tuple[int, ...] = ()
+    """Key of that episode: with it a row is known again wherever it goes."""
+    relabelled: bool = False
+    """Hindsight chose its task by its outcome: to be imitated, never to be weighed by a ratio."""
 
     @property
     def actions(self) -> int:
@@ -102,6 +107,8 @@ def actor_rows(
                 returns=goal,
                 turn=turn_of,
                 episode=i,
+                key=episode.key,
+                relabelled=bool(episode.relabelled_from),
             )
             rows.append(row)
     return rows
@@ -122,6 +129,14 @@ def demonstration(row: Row) -> ActorRow:
         turn=mask.long() - 1,
         episode=0,
     )
+
+
+def refuse_relabelled(rows: Sequence[ActorRow]) -> None:
+    """ValueError for a row of hindsight: its task was chosen by its outcome, so that π/μ is no
+    likelihood ratio of it, and its advantage none of the policy's."""
+    planted = [row.key for row in rows if row.relabelled]
+    if planted:
+        raise ValueError(f"relabelled rows {planted} reached the clipped ratio")
 
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
@@ -177,6 +192,7 @@ def counts(piece: Sequence[ActorRow]) -> bool:
 def _filler(row: ActorRow) -> ActorRow:
     """Two tokens with one action, all numbers 0."""
     nothing, mask = torch.zeros(2), torch.tensor([False, True])
-    floats = dict.fromkeys(("behaviour", "weight", "advantage", "reference", "returns"), nothing)
+    names = ("behaviour", "weight", "advantage", "reference", "returns")
+    floats: dict[str, Any] = dict.fromkeys(names, nothing)
     turn = mask.long() - 1
     return replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)

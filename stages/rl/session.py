@@ -34,6 +34,7 @@ from stages.rl.critic.assembly import (
     build_shared_baseline,
     warm_start,
 )
+from stages.rl.hindsight import Hindsight
 from stages.rl.learner import Objective
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
@@ -74,7 +75,8 @@ class Session:
             state_tokens=recipe.state.max_tokens,
             ranks=self.ranks,
         )
-        self.pool = self._pool()
+        self.pool = self._pool("pool")
+        self.relabelled = self._pool("hindsight") if recipe.rl.hindsight else None
         shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
         if not shared:
             self.baseline: Baseline = build_baseline(
@@ -83,30 +85,41 @@ class Session:
                 self.pool,
                 sft=sft,
                 turn_log_ratios=self._turn_log_ratios,
+                relabelled=self.relabelled,
             )
         self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding, start)
         if shared:
             self.baseline = build_shared_baseline(recipe, self.rewarding, self.pool, self.trainer)
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
-        self.learner = assembly.build_learner(recipe, self.trainer, sft, self.pool)
+        self.learner = assembly.build_learner(recipe, self.trainer, sft, self._pools)
         reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
         self.player = assembly.Player(recipe, self.trainer, reviewer, sft=sft)
+        self.hindsight = self._hindsight()
         self.remedies = self._remedies()
         self._origin = _origin(recipe, used or {})
         self.saving = self._saving()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
 
-    def _pool(self) -> ExperiencePool:
+    def _pool(self, name: str) -> ExperiencePool:
         rl = self.recipe.rl
         return ExperiencePool(
-            self.folder.path / "pool",
+            self.folder.path / name,
             max_episodes=rl.pool.max_episodes,
             max_bytes=rl.pool.max_bytes,
             priority_exponent=rl.pool.exponent,
             writes=self.ranks.main,
         )
+
+    @property
+    def _pools(self) -> list[ExperiencePool]:
+        return [pool for pool in (self.pool, self.relabelled) if pool is not None]
+
+    def _hindsight(self) -> Hindsight | None:
+        if self.relabelled is None:
+            return None
+        return assembly.build_hindsight(self.recipe, self.player, self.relabelled, self._rescore)
 
     def _remedies(self) -> Remedies:
         rl = self.recipe.rl
@@ -129,6 +142,9 @@ class Session:
         UsageError for one that was made from something else.
         """
         extra = self.saving.resume()
+        if self.relabelled is not None:
+            self.relabelled.restore(before=self.trainer.progress.iteration)
+            self.relabelled.keep_from(0)  # any checkpoint may be gone on from
         if extra is None:
             return
         self.best, self.last = extra["best"], extra["last"]
@@ -175,7 +191,8 @@ class Session:
             shutil.rmtree(self._best_weights.parent, ignore_errors=True)
             options = self.recipe.rl.critic.model_dump(mode="json")
             self.baseline.save(self.folder.path / "critic", options)
-            self.pool.keep_from(None)
+            for pool in self._pools:
+                pool.keep_from(None)
         self.ranks.wait()
         now = self.trainer.progress
         return {
@@ -243,6 +260,17 @@ class Session:
         if self.recipe.rl.ppo.kl_loss == "in_reward":
             scored = self.learner.with_drift(scored, self._temperature)
         return scored
+
+    def _rescore(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Relabelled episodes as if they had just been played: log-probs and scores of now."""
+        if not episodes:
+            return []
+        return self._score(self.learner.with_logprobs(episodes, self._temperature))
+
+    def _relabel(self, iteration: int, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        if self.hindsight is None:
+            return {}
+        return self.hindsight(iteration, self.player.tasks, episodes)
 
     def _turn_log_ratios(self, episodes: Sequence[Trajectory]) -> list[Tensor]:
         return self.learner.turn_log_ratios(episodes, self._temperature)

@@ -46,6 +46,8 @@ class Parts:
     """Held-out evaluation where one is due, else {}."""
     checkpoint: Callable[[int], None]
     """Saves the whole state where that is due."""
+    relabel: Callable[[int, Sequence[Trajectory]], dict[str, float]] = lambda *_: {}
+    """Keeps what an iteration's failures were good for, apart from the pool; ``hindsight/*``."""
     watch: Callable[[int, dict[str, float]], dict[str, float]] = lambda *_: {}
     """Raises alarms over an iteration's figures and acts on them; ``alarm/*``."""
 
@@ -104,6 +106,8 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
                 episodes = parts.score(episodes)
             parts.pool.add(now.iteration, episodes)
             metrics = parts.measure(episodes)
+            with clock("hindsight"):
+                metrics |= parts.relabel(now.iteration, episodes)
 
             with clock("critic"):
                 metrics |= parts.baseline.listen(episodes)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.interaction.actions import format_call
 from stages.interaction.environments.base import Reset, Step, Task
-from stages.interaction.trajectory import Action, Message
+from stages.interaction.trajectory import Action, Message, Trajectory
 
 OPTIONS = SimpleNamespace(name="doors")
 TOOLS = (
@@ -60,6 +60,13 @@ class Doors:
     def alter_gold(self, task: Task) -> Task:
         return replace(task, payload={"gold": task.payload["gold"] + 1})
 
+    def relabel(self, task: Task, trajectory: Trajectory) -> Task | None:
+        said = trajectory.turns[-1].action.calls
+        door = said[0].arguments.get("door") if trajectory.terminated and said else None
+        if door not in range(4) or door == task.payload["gold"]:
+            return None
+        return replace(task, id=f"{task.id}-{door}", payload={"gold": door})
+
     def ask(self, task: Task, question: str) -> Task:
         return replace(task, payload={"gold": None, "question": question})
 
@@ -75,6 +82,14 @@ class Forgetful(Doors):
         reset = super().reset(task)
         self.opened = opened
         return reset
+
+
+class Flattering(Doors):
+    """Calls an episode good for a task in which it fails, too."""
+
+    def relabel(self, task: Task, trajectory: Trajectory) -> Task | None:
+        other = super().relabel(task, trajectory)
+        return other and replace(other, payload={"gold": other.payload["gold"] + 1})
 
 
 class Fickle(Doors):
@@ -133,13 +148,14 @@ class Restless(Doors):
 
 
 class Mute(Doors):
-    """Has no expert and takes no questions."""
+    """Has no expert, takes no questions and sees nothing in hindsight."""
 
     demonstrate = None  # type: ignore[assignment]
     alter_gold = None  # type: ignore[assignment]
     ask = None  # type: ignore[assignment]
+    relabel = None  # type: ignore[assignment]
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("demonstrate", "alter_gold", "ask"):
+        if name in ("demonstrate", "alter_gold", "ask", "relabel"):
             raise AttributeError(name)
         return super().__getattribute__(name)

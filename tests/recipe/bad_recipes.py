@@ -284,6 +284,50 @@ CASES = (
         ("sft.steps=x",),
     ),
     Bad(
+        "relabelled episodes that nothing learns from",
+        GOOD + "rl: {hindsight: {}}",
+        (
+            "rl.hindsight is given, but nothing learns from it",
+            "rl.ppo.sft_data: hindsight",
+            "rl.hindsight.critic",
+        ),
+    ),
+    Bad(
+        "relabelled episodes of no weight",
+        GOOD + "rl: {hindsight: {}, ppo: {sft_data: hindsight, sft_coef: 0}}",
+        ("rl.hindsight is given, but nothing learns from it", "sft_coef above 0"),
+    ),
+    Bad(
+        "relabelled episodes for a critic without Q",
+        GOOD + "rl: {hindsight: {critic: 1.0}}",
+        ("rl.hindsight.critic = 1 is about Q", "rl.critic.kind is v"),
+    ),
+    Bad(
+        "imitation of relabelled episodes that nobody makes",
+        GOOD + "rl: {ppo: {sft_data: hindsight, sft_coef: 1}}",
+        ("rl.ppo.sft_data is hindsight, but nothing is relabelled", "give rl.hindsight"),
+    ),
+    Bad(
+        "a share of the failures above all",
+        GOOD + "rl: {hindsight: {share: 1.5}}",
+        ("rl.hindsight.share = 1.5", "of at most 1"),
+    ),
+    Bad(
+        "unknown potential",
+        GOOD + "rl: {rewards: {shaping: {potential: gold}}}",
+        ("rl.rewards.shaping.potential = 'gold'", "checklist"),
+    ),
+    Bad(
+        "shaping that outweighs success",
+        GOOD + "rl: {rewards: {shaping: {weight: 2}}}",
+        ("rl.rewards.shaping.weight = 2", "of at most 1"),
+    ),
+    Bad(
+        "a reward function with the shaping's name",
+        GOOD + "rl: {rewards: {functions: {shaping: babble}, weights: {shaping: -1}}}",
+        ("rl.rewards.functions", "shaping is a component of its own"),
+    ),
+    Bad(
         "budgets of the state that leave no room",
         GOOD + "state: {max_tokens: 256, summary: {max_tokens: 100}, facts: {max_tokens: 120}}",
         (

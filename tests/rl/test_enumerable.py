@@ -146,10 +146,10 @@ def paid(trajectory):
     return [float(t.rewards.get("success", 0.0)) for t in trajectory.turns]
 
 
-def fit(episodes, *, kind="td_lambda", parts=SEES_STATE, correction=AS_DRAWN, **plan):
+def fit(episodes, *, kind="td_lambda", parts=SEES_STATE, correction=AS_DRAWN, pays=paid, **plan):
     options = {"learning_rate": 0.03, "steps": 35, "target_rate": 1.0, "discount": DISCOUNT}
     learner = CriticLearner(
-        CriticNetwork(Table()), plan=FitPlan(**(options | plan)), parts=parts, turn_rewards=paid
+        CriticNetwork(Table()), plan=FitPlan(**(options | plan)), parts=parts, turn_rewards=pays
     )
     for _ in range(14):
         learner.fit(lambda n: episodes, kind=kind, correction=correction)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from stages.interaction.trajectory import Action, ChecklistItem, Message
+from stages.interaction.trajectory import Action, ChecklistItem, Message, Trajectory
 
 SPLITS = ("train", "validation", "test")
 
@@ -92,4 +92,16 @@ class Demonstrator(Protocol):
 
     def demonstrate(self, task: Task, seed: int) -> Sequence[str] | Any:
         """A policy ``(observations so far) -> action text`` for one episode of this task."""
+        ...
+
+
+@runtime_checkable
+class Relabeller(Protocol):
+    """Optional: an environment that can tell in hindsight what an episode was good for."""
+
+    def relabel(self, task: Task, trajectory: Trajectory) -> Task | None:
+        """Another training task in which the same actions succeed, None if there is none.
+
+        ``task`` is the one that was played. A running episode of this instance goes on unharmed.
+        """
         ...

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stages.interaction.rewards.shaping import SHAPING, Shaping
 from stages.interaction.trajectory import Trajectory, Turn
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
@@ -55,6 +56,8 @@ class RewardMix:
     """Mean score of the SFT actor's turns: the offset."""
     score_std: float = 1.0
     """Spread of the SFT actor's scores."""
+    shaping: Shaping | None = None
+    """Potential-based shaping: beside weights and caps, which would make it move the optimum."""
 
     def __post_init__(self) -> None:
         weights = {**DEFAULT_WEIGHTS, **self.weights}
@@ -71,7 +74,7 @@ class RewardMix:
     def components(self) -> tuple[str, ...]:
         """Every component that can pay; each appears in every ``weighted`` row."""
         model = (REWARD_MODEL,) if self.reward_model_weight else ()
-        return (*self.weights, *model)
+        return (*self.weights, *model, *((SHAPING,) if self.shaping else ()))
 
     def weighted(self, trajectory: Trajectory) -> list[dict[str, float]]:
         """Per turn: component -> reward in units of success, caps applied.
@@ -88,7 +91,9 @@ class RewardMix:
                 left[positive] -= paid
                 for name in names:
                     row[name] *= paid / wanted
-        return rows
+        if self.shaping is None:
+            return rows
+        return [{**row, SHAPING: f} for row, f in zip(rows, self.shaping(trajectory), strict=True)]
 
     def capped(self, trajectory: Trajectory) -> dict[str, float]:
         """What each component with a cap of its own lost to it in an episode, where it bit."""

@@ -22,7 +22,7 @@ from stages.rl.critic.discriminator import DiscriminativeBaseline
 from stages.rl.critic.iql import TWINS, IqlBaseline, IqlPlan
 from stages.rl.critic.learner import CriticLearner
 from stages.rl.critic.options import fit_plan, view_parts
-from stages.rl.critic.q import QBaseline, QLearner
+from stages.rl.critic.q import QBaseline, QLearner, Relabelled
 from stages.rl.critic.reviewer import reviewer_of
 from stages.rl.critic.trunks import Network, build_network, fitting_weights, load_critic
 from stages.rl.pool import ExperiencePool
@@ -39,8 +39,12 @@ def build_baseline(
     *,
     sft: Path,
     turn_log_ratios: TurnLogRatios,
+    relabelled: ExperiencePool | None = None,
 ) -> Baseline:
-    """What the actor is measured against, but for a critic on the actor's own trunk."""
+    """What the actor is measured against, but for a critic on the actor's own trunk.
+
+    ``relabelled``: where hindsight keeps its episodes, which Q alone may learn from.
+    """
     critic, offline = recipe.rl.critic, recipe.rl.offline
     if critic.kind == "none" or (offline.active and not offline.has_critic):
         return LeaveOneOutBaseline(
@@ -62,9 +66,11 @@ def build_baseline(
     corrected = turn_log_ratios if critic.off_policy == "vtrace" else None
     values = LearnedBaseline(learner, pool, _cadence(recipe), corrected)
     if critic.kind == "q":
-        return QBaseline(
-            values, QLearner(build_network(critic, reward=reward, actions=True), learner)
-        )
+        q = QLearner(build_network(critic, reward=reward, actions=True), learner)
+        section = recipe.rl.hindsight
+        if section is None or relabelled is None:
+            return QBaseline(values, q)
+        return QBaseline(values, q, Relabelled(relabelled, section.critic))
     if rewarding.discriminator is not None:
         return DiscriminativeBaseline(values, rewarding.discriminator)
     return values

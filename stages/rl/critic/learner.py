@@ -22,7 +22,8 @@ from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts, critic_views
 from stages.rl.targets import Trace, n_step_returns, vtrace
 
-Target = Literal["td_lambda", "monte_carlo", "n_step"]
+Target = Literal["td_lambda", "monte_carlo", "n_step", "expected_sarsa"]
+"""``expected_sarsa``: one reward, then the policy's mean over actions, V̄ of the next view."""
 TargetUpdate = Literal["polyak", "periodic"]
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -181,16 +182,22 @@ class CriticLearner:
 
         td_lambda: λ-returns; monte_carlo: λ=1; n_step: n rewards, then a value. Truncated
         episodes bootstrap in all. With ``log_ratios`` of the turns they become V-trace targets.
+        ValueError for relabelled episodes but with ``expected_sarsa``: what followed in them is
+        why they have their task, so any longer return speaks of "success, given that the goal was
+        chosen with hindsight".
         """
+        if kind != "expected_sarsa" and any(e.relabelled_from for e in episodes):
+            raise ValueError(f"relabelled episodes cannot be fitted to {kind} returns")
         slow, plan = self.padded(episodes, slow_values), self.plan
         gae_lambda = plan.gae_lambda if kind == "td_lambda" else 1.0
         if log_ratios is not None:
             ratios = nn.utils.rnn.pad_sequence(list(log_ratios), batch_first=True)
-            steps = plan.n_steps if kind == "n_step" else None
-            trace = Trace(plan.rho_bar, plan.c_bar, gae_lambda, steps)
+            ahead = plan.n_steps if kind == "n_step" else None
+            trace = Trace(plan.rho_bar, plan.c_bar, gae_lambda, ahead)
             return slow.vtrace(ratios, discount=plan.discount, trace=trace), slow.mask
-        if kind == "n_step":
-            return slow.n_step(discount=plan.discount, n_steps=plan.n_steps), slow.mask
+        if kind in ("n_step", "expected_sarsa"):
+            steps = plan.n_steps if kind == "n_step" else 1
+            return slow.n_step(discount=plan.discount, n_steps=steps), slow.mask
         _, returns = slow.gae(discount=plan.discount, gae_lambda=gae_lambda)
         return returns, slow.mask
 

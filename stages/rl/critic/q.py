@@ -12,12 +12,17 @@ of a_{t+1} on top, and an episode cut by the machinery has no a_T to bootstrap w
 The actor gets A_t = Q(c_t, a_t) − V(c_t). It carries no noise of what came after a_t, which GAE
 does; in return an error of Q biases the gradient. Q sees a_t, so it is never a baseline itself:
 any b(c_t) may be subtracted from it and changes nothing in expectation.
+
+Relabelled episodes (``hindsight``) join in Q's fit with the target of expected SARSA,
+r_t + γ·V̄(c_{t+1}), alone: V̄ is the policy's mean whatever was played, while λ-returns and
+Q̄(c_{t+1}, a_{t+1}) follow the actions that made hindsight choose the task. V never sees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +40,29 @@ from stages.rl.critic.correction import AS_DRAWN, Correction
 from stages.rl.critic.learner import CriticLearner, Target, build_optimizer, descend
 from stages.rl.critic.trunks import ACTIONS, Network, save_critic
 from stages.rl.critic.views import action_views
+from stages.rl.pool import ExperiencePool
 from stages.rl.replay import Replay
 
-Q_SAMPLES = 5
-"""Place in random keys, so that no two uses share numbers."""
+Q_SAMPLES, RELABELLED_SAMPLES = 5, 7
+"""Places in random keys, so that no two uses share numbers."""
+Sample = Callable[[int], Sequence[Trajectory]]
+"""Count -> that many episodes."""
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Episodes of hindsight, and their weight in Q's loss beside those that were played."""
+
+    pool: ExperiencePool
+    weight: float
+
+    def sample(self, key: tuple[int, int], *, version: int, max_age: int) -> Sample | None:
+        """Draws among the young ones; None where there are none, or they have no weight."""
+        young = [e for e in self.pool.episodes if version - e.actor_version <= max_age]
+        if not young or not self.weight:
+            return None
+        rng = keyed_generator(*key, RELABELLED_SAMPLES)
+        return lambda count: [young[k] for k in rng.integers(len(young), size=count)]
 
 
 class QLearner:
@@ -74,19 +98,39 @@ class QLearner:
 
     def fit(
         self,
-        sample: Callable[[int], Sequence[Trajectory]],
+        sample: Sample,
         *,
         kind: Target,
         correction: Correction = AS_DRAWN,
+        relabelled: Sample | None = None,
+        weight: float = 0.0,
     ) -> float:
-        """As many optimizer steps as V takes, on episodes drawn by ``sample``; the mean loss."""
+        """As many optimizer steps as V takes, on episodes drawn by ``sample``; the mean loss.
+
+        Beside each batch one of ``relabelled`` episodes, with this weight.
+        """
         losses = []
-        for episodes, returns, mask in self._v.batches(sample, kind=kind):
-            output = self.outputs(episodes)
-            weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
-            loss = (weights * self.network.loss(output, returns[mask])).mean()
+        others: Iterator[Any] = repeat(None)
+        if relabelled is not None:
+            others = self._v.batches(relabelled, kind="expected_sarsa")
+        for batch, other in zip(self._v.batches(sample, kind=kind), others, strict=False):
+            loss = self._loss(*batch, correction=correction)
+            if other is not None:
+                loss = loss + weight * self._loss(*other, correction=AS_DRAWN)
             losses.append(descend(self.optimizer, loss, self._v.plan.max_grad_norm))
         return sum(losses) / max(len(losses), 1)
+
+    def _loss(
+        self,
+        episodes: Sequence[Trajectory],
+        returns: Tensor,
+        mask: Tensor,
+        *,
+        correction: Correction,
+    ) -> Tensor:
+        output = self.outputs(episodes)
+        weights = correction.weights(episodes)[:, None].expand_as(returns)[mask]
+        return (weights * self.network.loss(output, returns[mask])).mean()
 
     def start_from(self, weights: dict[str, Tensor]) -> None:
         """Weights fitted elsewhere; the optimizer stays fresh."""
@@ -109,8 +153,10 @@ class QLearner:
 class QBaseline:
     """A_t = Q(c_t, a_t) − V(c_t); warm-up, cadence, values and reviews are those of V."""
 
-    def __init__(self, values: LearnedBaseline, q: QLearner) -> None:
-        self.values, self.q = values, q
+    def __init__(
+        self, values: LearnedBaseline, q: QLearner, relabelled: Relabelled | None = None
+    ) -> None:
+        self.values, self.q, self.relabelled = values, q, relabelled
 
     @property
     def ready(self) -> bool:
@@ -138,8 +184,18 @@ class QBaseline:
             version=actor_version,
             max_age=cadence.max_age,
         )
-        loss = self.q.fit(replay, kind=self.values.target, correction=replay)
-        self.q.forget(pool.episodes)
+        relabelled, more = self.relabelled, None
+        if relabelled is not None and self.values.warm:  # before, there is no V to bootstrap with
+            key = (cadence.seed, iteration)
+            more = relabelled.sample(key, version=actor_version, max_age=cadence.max_age)
+        loss = self.q.fit(
+            replay,
+            kind=self.values.target,
+            correction=replay,
+            relabelled=more,
+            weight=relabelled.weight if relabelled else 0.0,
+        )
+        self.q.forget([*pool.episodes, *(relabelled.pool.episodes if relabelled else ())])
         return self.values.learn(iteration, actor_version) | {"critic/q_loss": loss}
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from stages.interaction.environments.service.domains import DOMAINS, policy_text
 from stages.interaction.environments.service.episode import Progress
 from stages.interaction.environments.service.expert import Expert
 from stages.interaction.environments.service.options import ServiceOptions
+from stages.interaction.environments.service.relabel import relabelled
 from stages.interaction.environments.service.rubric import RubricJudge
 from stages.interaction.environments.service.tasks import Case, generate
 from stages.interaction.environments.service.tools import problem, tools_of
 from stages.interaction.environments.service.users import Card, make_user
 from stages.interaction.speaker import make_speaker
-from stages.interaction.trajectory import Action, ChecklistItem, Message, ToolCall
+from stages.interaction.trajectory import Action, ChecklistItem, Message, ToolCall, Trajectory
 
 NOTHING_SAID = "error: the reply is empty; say something to the customer, or call a tool"
 
@@ -60,6 +61,13 @@ class ServiceEnvironment:
         expected = {n: {**row, "owner": "nobody"} for n, row in task.payload["expected"].items()}
         told = [{**row, "words": ["nothing"]} for row in task.payload["told"]]
         return replace(task, payload={**task.payload, "expected": expected, "told": told})
+
+    def relabel(self, task: Task, trajectory: Trajectory) -> Task | None:
+        """The wish that the end of an episode fulfils; only where customer and judge are rules."""
+        if self.options.user.kind != "scripted" or self._judge is not None:
+            return None
+        replies = [turn.action for turn in trajectory.turns]
+        return relabelled(task, trajectory, lambda other: _succeeds(self.options, other, replies))
 
     # ---- the episode
 
@@ -178,3 +186,14 @@ class ServiceEnvironment:
 def _message(role: str, content: str, tool: str | None = None) -> Message:
     named = {"name": tool} if tool else {}
     return {"role": role, **named, "content": content}
+
+
+def _succeeds(options: ServiceOptions, task: Task, actions: Sequence[Action]) -> bool:
+    """Whether the actions, up to the end of the conversation, succeed in a task."""
+    world = ServiceEnvironment(options)
+    world.reset(task)
+    for number, action in enumerate(actions, start=1):
+        step = world.step(action)
+        if step.terminated:
+            return step.success and number == len(actions)
+    return False

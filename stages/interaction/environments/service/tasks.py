@@ -7,7 +7,6 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import SPLITS, Task
@@ -112,10 +111,22 @@ def _draw(options: ServiceOptions, domain: Domain, first: Intent, rng: random.Ra
     refused = [rng.random() < options.refusals for _ in intents]
     for number, intent, no in zip(list(draft.records), intents, refused, strict=False):
         draft.add(number, intent, refused=no)
-    payload = draft.payload()
+    case = draft.case()
+    return task_of(case, first.name if not refused[0] else f"{first.name}, refused")
+
+
+def task_of(case: Case, kind: str) -> Task:
+    """The task of a case; its id, and so its split, hangs on all of it."""
+    order = sorted(case.records)
+    payload = {
+        "domain": case.domain.name,
+        "records": {n: dict(case.records[n]) for n in order},
+        "wishes": [asdict(wish) | {"told": list(wish.told)} for wish in case.wishes],
+        "expected": {n: dict(case.expected[n]) for n in order},
+        "told": [asdict(v) | {"words": list(v.words)} for v in case.told],
+    }
     digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
-    kind = first.name if not refused[0] else f"{first.name}, refused"
-    return Task(f"{domain.name}-{digest}", kind, domain.name, payload)
+    return Task(f"{case.domain.name}-{digest}", kind, case.domain.name, payload)
 
 
 class _Draft:
@@ -146,16 +157,10 @@ class _Draft:
             field = why or intent.field
             self._told.append(Verdict(number, field, (record[field],)))
 
-    def payload(self) -> dict[str, Any]:
-        """All of it, JSON-able; records in the order of their numbers."""
-        order = sorted(self.records)
-        return {
-            "domain": self._domain.name,
-            "records": {n: self.records[n] for n in order},
-            "wishes": [asdict(wish) | {"told": list(wish.told)} for wish in self._wishes],
-            "expected": {n: self.records[n] | self._changes.get(n, {}) for n in order},
-            "told": [asdict(v) | {"words": list(v.words)} for v in self._told],
-        }
+    def case(self) -> Case:
+        """All of it."""
+        expected = {n: row | self._changes.get(n, {}) for n, row in self.records.items()}
+        return Case(self._domain, self.records, tuple(self._wishes), expected, tuple(self._told))
 
     def _record(self) -> dict[str, str]:
         values = {name: self._rng.choice(values) for name, values in self._domain.fields.items()}

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from stages.interaction.environments.sql import questions
 from stages.interaction.environments.sql.database import Cell, Database, cell_text
+from stages.interaction.environments.sql.drawing import draw
 from stages.interaction.environments.sql.questions import OPERATORS, Question
 from stages.interaction.environments.sql.tasks import (
     DRAWS_PER_QUESTION,
@@ -61,7 +62,7 @@ def _following(
     """A fair question about the answer to ``previous``, or None if none was found."""
     exact = values(database, questions.sql(previous, world.names))[0]
     for _ in range(DRAWS_PER_QUESTION):
-        drawn = questions.draw(rng.choice(FOLLOWERS[previous.template]), world, rng)
+        drawn = draw(rng.choice(FOLLOWERS[previous.template]), world, rng)
         question = refer(drawn, previous, questions.value_of(cell_text(exact)), world)
         if question is None or not is_fair(question, world, database):
             continue

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from stages.interaction.environments.base import Reset, Task
 from stages.interaction.environments.sql import own
 from stages.interaction.environments.sql.analyst import Analyst, Policy, question_rows
 from stages.interaction.environments.sql.options import SqlOptions
-from stages.interaction.environments.sql.tasks import generate, independent
+from stages.interaction.environments.sql.relabel import own_relabelled, relabelled
+from stages.interaction.environments.sql.tasks import generate, independent, open_world
+from stages.interaction.trajectory import Trajectory
 
 
 class SqlEnvironment(Analyst):
@@ -35,6 +38,22 @@ class SqlEnvironment(Analyst):
     def demonstrate(self, task: Task, seed: int) -> Policy:
         """The scripted expert, or over a person's own file a walk through the gold statements."""
         return own.Walkthrough(task) if self._own is not None else super().demonstrate(task, seed)
+
+    def relabel(self, task: Task, trajectory: Trajectory) -> Task | None:
+        """The questions that the statements of an episode do answer; of a person's own, another."""
+        if self._own is not None:
+            tasks, database = self._own.by_split["train"], own.open_database(self.options)
+            with closing(database):
+                return own_relabelled(tasks, task, trajectory, database)
+        world = self._world(task)
+        with closing(open_world(world, time_limit_s=self.options.time_limit_s)) as database:
+            return relabelled(
+                task,
+                trajectory,
+                world=world,
+                database=database,
+                templates=self.options.templates,
+            )
 
     def reset(self, task: Task) -> Reset:
         """Start an episode of a task."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 from stages.common.errors import UsageError
 from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql import judge, questions
 from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
+from stages.interaction.environments.sql.drawing import draw
 from stages.interaction.environments.sql.lexicon import BY_NAME, Domain
 from stages.interaction.environments.sql.options import GeneratedOptions, SqlOptions
 from stages.interaction.environments.sql.questions import Question
@@ -73,7 +76,7 @@ def pose(
 ) -> Question | None:
     """A fair question of a template and a split over a world, or None if none was found."""
     for _ in range(DRAWS_PER_QUESTION):
-        question = questions.draw(template, world, rng)
+        question = draw(template, world, rng)
         # The hash first: it is cheap, and a test question is one of ten.
         if split_of(world.fingerprint, question.text) == split and is_fair(
             question, world, database
@@ -160,12 +163,22 @@ def _draw(
         database.close()
     if asked is None or len({q.text for q in asked}) < len(asked):
         return None
-    posed = [
-        {"text": q.text, "sql": questions.sql(q, world.names), "spec": q.to_json()} for q in asked
-    ]
-    digest = hashlib.sha256(repr((world.fingerprint, [q.text for q in asked])).encode())
-    payload = {"world": seed, "domain": domain, "questions": posed}
-    return Task(f"{domain}-{digest.hexdigest()[:12]}", asked[0].template, domain, payload)
+    return task_over(world, seed, [row_of(question, question.text, world) for question in asked])
+
+
+def row_of(question: Question, text: str, world: World) -> dict[str, Any]:
+    """One question of a task's payload, put into words as ``text``."""
+    spec = replace(question, text=text).to_json()
+    return {"text": text, "sql": questions.sql(question, world.names), "spec": spec}
+
+
+def task_over(world: World, seed: int, rows: Sequence[Mapping[str, Any]]) -> Task:
+    """The task that asks these questions over the world of a seed."""
+    domain = world.domain.name
+    digest = hashlib.sha256(repr((world.fingerprint, [row["text"] for row in rows])).encode())
+    payload = {"world": seed, "domain": domain, "questions": list(rows)}
+    kind = str(rows[0]["spec"]["template"])
+    return Task(f"{domain}-{digest.hexdigest()[:12]}", kind, domain, payload)
 
 
 @lru_cache(maxsize=64)
