@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from aacli import (
+    audit,
     chat,
     collect,
     compare,
@@ -19,6 +20,7 @@ from aacli import (
     export,
     plan,
     recipes,
+    report,
     rl,
     run,
     serve,
@@ -56,8 +58,8 @@ def aac(
 
 
 for module in (
-    run, sft, train_reward, rl, evaluate, compare, diff, collect, chat, serve, export, plan,
-    data, env, recipes, doctor,
+    run, sft, train_reward, rl, evaluate, report, audit, compare, diff, collect, chat, serve,
+    export, plan, data, env, recipes, doctor,
 ):  # fmt: skip
     module.register(app)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MARKER = ".aac-run.json"
-ROWS = "rows.jsonl"
+ROWS, HELD_OUT = "rows.jsonl", "held_out.jsonl"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 
 
@@ -259,10 +259,14 @@ def _not_writable(path: Path, error: OSError) -> UsageError:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON atomically: a reader sees the old file or the new one, never a half."""
+    write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file atomically."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, default=str)
-        file.write("\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -278,12 +282,12 @@ def read_json(path: Path) -> Any:
         raise UsageError(f"{path} is not valid JSON ({error}); restore or remove it.") from None
 
 
-def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]], name: str = ROWS) -> None:
     """Keep a stage's training rows in its folder, whole or not at all, for a later stage."""
-    temporary = folder / (ROWS + ".tmp")
+    temporary = folder / (name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    os.replace(temporary, folder / ROWS)
+    os.replace(temporary, folder / name)
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from stages.interaction.environments import EnvironmentOptions
 from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
-from stages.recipe.monitor import MonitorSection
+from stages.recipe.monitor import ForgettingSection, MonitorSection
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import Section
 from stages.recipe.state import StateSection
@@ -201,6 +201,8 @@ class RlSection(Section):
     """Episodes of each evaluation during training."""
     keep: Literal["last", "best"] = "last"
     """Which actor is handed over: the last, or the best on the validation split."""
+    best_by: Literal["success", "return"] = "success"
+    """Figure of an evaluation that makes an actor the best; see also forgetting.max_perplexity."""
     actor: ActorSection = ActorSection()
     """The actor."""
     generation: GenerationSection = GenerationSection()
@@ -215,6 +217,8 @@ class RlSection(Section):
     """The reward."""
     monitor: MonitorSection = MonitorSection()
     """Alarms and what is done about them."""
+    forgetting: ForgettingSection = ForgettingSection()
+    """Whether the actor still knows what stage 1 taught it."""
     checkpoint_every: int = Field(0, ge=0)
     """Iterations between resumable checkpoints; 0: none."""
     trainer: dict[str, Any] = {}

@@ -166,6 +166,12 @@ class ActorLearner:
             sums[row.episode].index_add_(0, row.turn[row.mask], per_token)
         return sums
 
+    def surprise(self, rows: Sequence[ActorRow]) -> float:
+        """Mean −log π per action token at temperature 1, by the actor as it is now."""
+        self.setup.model.eval()
+        scored = [now for _, now in self._scored(rows, self.setup.actor_logits, 1.0)]
+        return -float(torch.cat(scored).double().mean())
+
     def _scored(
         self, rows: Sequence[ActorRow], logits_of: LogitsOf, temperature: float
     ) -> Iterator[tuple[ActorRow, Tensor]]:

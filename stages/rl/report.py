@@ -19,6 +19,8 @@ EPISODE_FIGURES = (
     "invalid_actions",
     "repeated_calls",
     "loops",
+    "babble",
+    "template",
     "new_segments",
     "dropped",
     "sick_simulator",

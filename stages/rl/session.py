@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
 from stages.common.trl_trainer import save_trained
+from stages.evaluation.audit import FOLDER as AUDIT
+from stages.evaluation.audit import picks, write_picks
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -32,6 +35,7 @@ from stages.rl.critic.assembly import (
     warm_start,
 )
 from stages.rl.learner import Objective
+from stages.rl.monitor import Monitor
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
 from stages.rl.report import IterationReport, append_json, rollout_metrics, truncate_json
@@ -87,6 +91,9 @@ class Session:
             build_reviewer(recipe, self.baseline, self.rewarding),
             sft=sft,
         )
+        self.clean = assembly.build_clean_check(
+            recipe, self.trainer, self.learner, self.player, sft
+        )
         self.remedies = self._remedies()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
@@ -108,7 +115,7 @@ class Session:
             rl.monitor,
             self.trainer,
             self.kl,
-            held_out=rl.evaluation_episodes,
+            monitor=Monitor(rl.evaluation_episodes, rl.forgetting.max_perplexity),
             restore=self._restore_best,
             file=self.folder.path / ALARMS_FILE,
         )
@@ -119,7 +126,8 @@ class Session:
             self.pool.restore(before=0)
             if self.ranks.main:
                 self._truncate(0)
-                shutil.rmtree(self.folder.path / "trajectories", ignore_errors=True)
+                for name in ("trajectories", AUDIT):
+                    shutil.rmtree(self.folder.path / name, ignore_errors=True)
             return
         if checkpoint.resolve().parent != self.folder.checkpoints.resolve():
             raise UsageError(
@@ -131,6 +139,7 @@ class Session:
         )
         self.best, self.last = extra["best"], extra["last"]
         self.remedies.load_state_dict(extra["remedies"])
+        self.clean.load_state_dict(extra["clean"])
         iteration = self.trainer.progress.iteration
         if self.ranks.main:
             self.folder.metrics.keep_until(iteration)
@@ -141,6 +150,8 @@ class Session:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
         left = rl.iterations - self.trainer.progress.iteration
+        if rl.forgetting.every and self.trainer.progress.actor_version == 0:
+            self.clean.start(version=0)  # what the SFT actor can do
         with progress("rl", left) as advance:
             parts = Parts(
                 collect=self.player.collect,
@@ -165,7 +176,7 @@ class Session:
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" or self.trainer.progress.stopped:
-            self._restore_best()
+            self._hand_over_best()
         save_trained(
             self.trainer.actor,
             self.trainer.processing_class,
@@ -189,6 +200,7 @@ class Session:
             "best": self.best,
             **self.last,
             **self.remedies.summary(),
+            **self.clean.summary(),
         }
 
     @property
@@ -200,6 +212,7 @@ class Session:
         parts = {name: recipe[name] for name in ("seed", "model", "environment", "state", "rl")}
         remedies = self.remedies.state_dict()
         extra = {"best": self.best, "last": self.last, "remedies": remedies}
+        extra["clean"] = self.clean.state_dict()
         return Belongings(fingerprint(parts), extra, self._best_weights)
 
     @property
@@ -214,6 +227,13 @@ class Session:
         load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
         step, success = self.best["step"], self.best["success"]
         return f"the actor of iteration {step} with held-out success {success:.2f}"
+
+    def _hand_over_best(self) -> None:
+        if not self._restore_best() and self.last:
+            warn(
+                "no evaluated actor is within rl.forgetting.max_perplexity, so the last actor is "
+                "kept; see clean/* in metrics.jsonl."
+            )
 
     def _truncate(self, iteration: int) -> None:
         """Cut the evaluations and alarms after an iteration, which will be written again."""
@@ -239,7 +259,9 @@ class Session:
 
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         played = [*episodes, *self.player.dropped]
-        return rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
+        metrics = rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
+        self.remedies.refuse_non_finite(self.trainer.progress.iteration + 1, metrics)
+        return metrics
 
     def _evaluate(self, iteration: int) -> dict[str, float]:
         """Sampled success on the validation split, the same tasks each time."""
@@ -251,19 +273,38 @@ class Session:
         figures = episode_metrics(episodes, self.rewarding.mix)
         if self.ranks.main:
             append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
+            write_picks(self.folder.path, iteration, picks(iteration, episodes, self.rewarding.mix))
         self.last = {"validation_success": figures["success"], "validation_step": iteration}
-        if figures["success"] > self.best.get("success", -1.0):
-            self.best = {"success": figures["success"], "step": iteration}
+        clean = self._check_clean(iteration)
+        if self._is_best(figures, clean):
+            self.best = {n: figures[n] for n in ("success", "return")} | {"step": iteration}
             if self._keeps_best:
                 best = whole_tensors(self.trainer.learned)
                 if self.ranks.main:
                     _write_weights(best, self._best_weights)
                 self.ranks.wait()
-        return {
+        return clean | {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
             "evaluation/turns": figures["turns"],
         }
+
+    def _check_clean(self, iteration: int) -> dict[str, float]:
+        """``clean/*`` where that check is due: every so many evaluations, and at the end."""
+        rl = self.recipe.rl
+        due = iteration == rl.iterations or (
+            iteration % max(rl.evaluate_every * rl.forgetting.every, 1) == 0
+        )
+        if not (rl.forgetting.every and due):
+            return {}
+        with self.trainer.clock("clean"):
+            return self.clean(self.trainer.progress.actor_version)
+
+    def _is_best(self, figures: Mapping[str, float], clean: Mapping[str, float]) -> bool:
+        """Better than all before, and not at the price of what stage 1 taught."""
+        rl = self.recipe.rl
+        allowed = clean.get("clean/perplexity_ratio", 1.0) <= rl.forgetting.max_perplexity
+        return allowed and figures[rl.best_by] > self.best.get(rl.best_by, -math.inf)
 
     def _checkpoint(self, iteration: int) -> None:
         every = self.recipe.rl.checkpoint_every
