@@ -251,6 +251,17 @@ class RlSection(Section):
             )
         return monitor
 
+    @field_validator("forgetting")
+    @classmethod
+    def _is_checked(cls, forgetting: ForgettingSection, info: ValidationInfo) -> ForgettingSection:
+        monitor = info.data.get("monitor")
+        if monitor and monitor.forgetting != "warn" and forgetting.every == 0:
+            raise ValueError(
+                f"every = 0 never looks, so rl.monitor.forgetting = {monitor.forgetting} can do "
+                "nothing; set every to 1 or more, or leave that action out"
+            )
+        return forgetting
+
     @field_validator("episodes_per_task")
     @classmethod
     def _whole_tasks(cls, each: int, info: ValidationInfo) -> int:

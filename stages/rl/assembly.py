@@ -136,7 +136,7 @@ def build_clean_check(
 ) -> CleanCheck:
     """On the dialogues that the recipe names, or those that stage 1 left in its folder."""
     options = recipe.rl.forgetting
-    exchanges = clean_exchanges(options.data, sft, options.dialogues)
+    exchanges = clean_exchanges(options.data, sft, options.dialogues) if options.every else []
     length = min(recipe.sft.max_length, context_length(trainer.actor.config))
     rows = clean_rows(trainer.processing_class, exchanges, length)
     return CleanCheck(

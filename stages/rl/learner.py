@@ -249,6 +249,7 @@ class ActorLearner:
             "actor/grad_norm": float(np.mean(norms)),
             "actor/updates": len(norms),
             "actor/temperature": objective.temperature,
+            "actor/entropy_coef": objective.entropy_coef,
             "actor/learning_rate": float(self.setup.optimizer.param_groups[0]["lr"]),
         }
 

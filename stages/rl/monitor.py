@@ -34,7 +34,7 @@ SPIKE, HIGH_NORM = 8.0, 1.0
 UNDEFINED = ("critic/explained_variance", "critic/auc")
 """Figures that are rightly nan at times, where returns do not vary."""
 FORGOTTEN = 0.25
-"""Share of the clean checks: so many more failed than at first are too many."""
+"""Share of the clean checks: so many more failed than of the SFT actor are too many."""
 _WATCHED = ("actor/", "clean/", "critic/", "dropped/", "episode/", "evaluation/", "reward/")
 
 
@@ -228,11 +228,12 @@ def forgetting(history: History) -> str | None:
     told = history.series("clean/perplexity_ratio")[-1:]
     if told and told[0] > history.max_perplexity:
         return f"clean/perplexity_ratio {told[0]:.3g}, allowed {history.max_perplexity:g}"
-    for name in ("clean/format", "clean/instructions"):
-        shares = history.series(name)
-        if shares and shares[-1] < shares[0] - FORGOTTEN:
-            return f"{name} {shares[-1]:.2f}, at first {shares[0]:.2f}"
-    return None
+    lost, row = history.series("clean/lost")[-1:], history.rows[-1]
+    if not lost or lost[0] <= FORGOTTEN:
+        return None
+    names = ("clean/format", "clean/instructions")
+    now = ", ".join(f"{name} {row[name]:.2f}" for name in names if name in row)
+    return f"{now}: {lost[0]:.2f} less than the SFT actor"
 
 
 def non_finite(history: History) -> str | None:

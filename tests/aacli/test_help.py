@@ -52,9 +52,9 @@ def test_every_option_and_command_says_what_it_is(path: Words):
 
 
 def test_the_commands_of_the_design_are_there():
-    expected = ["run", "sft", "train-reward", "rl", "eval", "compare", "diff", "collect"]
+    expected = ["run", "sft", "train-reward", "rl", "eval", "report", "audit", "compare", "diff"]
     assert [path[0] for path in ALL if len(path) == 1] == [
-        *expected, "chat", "serve", "export", "plan", "doctor", "data", "env", "recipes",
+        *expected, "collect", "chat", "serve", "export", "plan", "doctor", "data", "env", "recipes",
     ]  # fmt: skip
 
 

@@ -56,7 +56,9 @@ SURE = {**FAST, "rl__ppo__kl_coef": 0.0, "rl__iterations": 20}
 HABIT = {"broken": True, "long": True}
 SICK: dict[str, SickRun] = {
     "a component is farmed at a reckless rate": SickRun(
-        "reward_hacking", {**FAST, "rl__rewards": WORDY}, {"broken": True}
+        "reward_hacking",
+        {"rl__actor__learning_rate": 0.01, "rl__evaluate_every": 1, "rl__rewards": WORDY},
+        {"broken": True},
     ),
     "a rate a hundred times too large": SickRun("kl_surge", {"rl__actor__learning_rate": 0.1}),
     "minibatch after minibatch on the same episodes": SickRun(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from aacli.app import app
 from stages.rl.monitor import ALARMS
 from tests.adapted import World, rows, tensors
-from tests.rl.sick_runs import HEALTHY, SICK, prepared, started
+from tests.rl.sick_runs import CRITIC, HEALTHY, SICK, SickRun, prepared, started
 from tests.rl.sick_worlds import letters
 
 CHEAP = ("a component is farmed at a reckless rate", "a reward that is no number")
@@ -168,3 +168,16 @@ def test_an_actor_that_forgot_too_much_is_never_the_best(world: World) -> None:
     )
     assert json.loads((world.root / "off/summary.json").read_text())["best"]["step"] in (2, 4)
     assert tensors(world.root / "off").keys() == tensors(world.root / "none-fit").keys()
+
+
+def test_the_entropy_bonus_decays_and_each_model_has_a_rate(world: World) -> None:
+    """0.05 to 0.01 in a straight line over four iterations, by hand; the actor's rate stays."""
+    critic = {**CRITIC, "kind": "v", "learning_rate": 0.007}
+    bonus = {"rl__ppo__entropy_coef": 0.05, "rl__ppo__entropy_coef_final": 0.01}
+    run = SickRun(None, {**bonus, "rl__critic": critic, "rl__iterations": 4})
+    assert started(world, "decays", run).exit_code == 0
+    table = rows(world.root / "decays")
+    line = [0.05, 0.05 - 0.04 / 3, 0.05 - 0.08 / 3, 0.01]
+    assert [row["actor/entropy_coef"] for row in table] == pytest.approx(line, rel=1e-9)
+    assert {row["actor/learning_rate"] for row in table} == {0.002}
+    assert {row["critic/learning_rate"] for row in table} == {0.007}
