@@ -333,13 +333,19 @@ class Monitor:
         """``held_out``: episodes of each evaluation, which say what chance can do there."""
         self.held_out, self.max_perplexity = held_out, max_perplexity
         self.rows: list[dict[str, float]] = []
+        self.steps: list[int] = []
+        """The iteration of each row."""
+        self.count = 0
+        """Iterations so far."""
         self.silent: dict[str, int] = {}
         """Iterations for which an alarm says nothing yet."""
 
     def observe(self, row: Mapping[str, float]) -> dict[str, str]:
         """Take one iteration's figures in; alarm -> the figures in words."""
         watched = {n: float(v) for n, v in row.items() if n.startswith(_WATCHED)}
+        self.count += 1
         self.rows = [*self.rows, watched][-KEPT:]
+        self.steps = [*self.steps, self.count][-KEPT:]
         history = History(self.rows, self.held_out, self.max_perplexity)
         self.silent = {name: left - 1 for name, left in self.silent.items() if left > 1}
         found = {n: a.look(history) for n, a in ALARMS.items() if n not in self.silent}
@@ -347,14 +353,18 @@ class Monitor:
         self.silent |= dict.fromkeys(raised, COOL_DOWN)
         return raised
 
-    def forget(self) -> None:
-        """Start the history anew: after a roll-back the old one speaks of another actor."""
-        self.rows = []
+    def go_back(self, step: int) -> None:
+        """Keep the history up to an iteration: after a roll-back the rest of it speaks of another
+        actor, while what was measured of this one stays the measure of what comes."""
+        kept = sum(own <= step for own in self.steps)
+        self.rows, self.steps = self.rows[:kept], self.steps[:kept]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {"rows": list(self.rows), "silent": dict(self.silent)}
+        now = {"rows": list(self.rows), "steps": list(self.steps), "count": self.count}
+        return now | {"silent": dict(self.silent)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of ``state_dict``."""
-        self.rows, self.silent = list(state["rows"]), dict(state["silent"])
+        self.rows, self.steps = list(state["rows"]), list(state["steps"])
+        self.count, self.silent = state["count"], dict(state["silent"])

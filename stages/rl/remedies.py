@@ -31,11 +31,11 @@ class Remedies:
         kl: KlCoefficient,
         *,
         monitor: Monitor,
-        restore: Callable[[], str],
+        restore: Callable[[], tuple[int, str]],
         file: Path,
     ) -> None:
-        """``restore`` puts the best actor's weights back and says which it was, in words; "" where
-        there is none yet. ``file``: alarms.jsonl.
+        """``restore`` puts the best actor's weights back and says of which iteration it is, as a
+        number and in words; (0, "") where there is none yet. ``file``: alarms.jsonl.
         """
         self.options, self.trainer, self.kl = options, trainer, kl
         self.monitor, self.restore, self.file = monitor, restore, file
@@ -117,13 +117,13 @@ class Remedies:
             self._stop(f"it fell ill again after {self.rollbacks} roll-backs")
             return "no roll-back is left, so the run ends"
         lowered = self._lower_rate()
-        best = self.restore()
-        if not best:
+        step, best = self.restore()
+        if not step:
             return f"there is no best actor yet to go back to; {lowered}"
         self.rollbacks += 1
         self.trainer.descent.forget()
         self.trainer.progress.actor_version += 1  # other weights: copies to sample from are stale
-        self.monitor.forget()
+        self.monitor.go_back(step)
         return f"back to {best} ({self.rollbacks} of {self.options.max_rollbacks}); {lowered}"
 
     def _stop(self, why: str) -> None:

@@ -220,16 +220,16 @@ class Session:
         rl = self.recipe.rl
         return rl.keep == "best" or bool(rl.monitor.uses("roll_back", "stop"))
 
-    def _restore_best(self) -> str:
-        """Put the best actor's weights back, if any were kept; in words, which."""
+    def _restore_best(self) -> tuple[int, str]:
+        """Put the best actor's weights back, if any were kept; its iteration, and in words."""
         if not self.best or not self._keeps_best:
-            return ""
+            return 0, ""
         load_whole_tensors(self.trainer.learned, _read_weights(self._best_weights))
-        step, success = self.best["step"], self.best["success"]
-        return f"the actor of iteration {step} with held-out success {success:.2f}"
+        step, success = int(self.best["step"]), self.best["success"]
+        return step, f"the actor of iteration {step} with held-out success {success:.2f}"
 
     def _hand_over_best(self) -> None:
-        if not self._restore_best() and self.last:
+        if not self._restore_best()[0] and self.last:
             warn(
                 "no evaluated actor is within rl.forgetting.max_perplexity, so the last actor is "
                 "kept; see clean/* in metrics.jsonl."

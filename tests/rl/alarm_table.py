@@ -1,8 +1,9 @@
 """How soon alarms tell and how often they cry wolf, over series recorded from real runs.
 
-``python -m tests.rl.alarm_table`` prints the table; ``--record FOLDER`` makes all the runs of
-``sick_runs`` there anew (minutes) and writes ``recorded.jsonl``; ``--add NAME ALARM RUN`` takes in
-the series of a run of ``aac rl`` that is there already (ALARM: the one it should raise, or -).
+``python -m tests.rl.alarm_table`` prints the table; ``--record FOLDER [WORDS]`` makes
+all the runs of ``sick_runs`` (whose name holds the words) in an empty folder, in minutes, and
+writes ``recorded.jsonl``; ``--add NAME ALARM RUN EPISODES`` takes in a run of ``aac rl`` that is
+there already (ALARM: the one it should raise, or -; EPISODES: of each evaluation).
 """
 
 from __future__ import annotations
@@ -144,29 +145,36 @@ def _told(first: dict[str, int]) -> str:
     return ", ".join(f"{name} {step}" for name, step in first.items()) or "-"
 
 
-def record(folder: Path) -> None:
-    """Make every run, and write down what it measured."""
+def record(folder: Path, wanted: str = "") -> None:
+    """Make every run whose name holds ``wanted``, and write down what it measured."""
     from tests.rl.sick_runs import HEALTHY, SICK, prepared, started
 
     folder.mkdir(parents=True, exist_ok=True)
-    world, lines = prepared(folder), []
+    world = prepared(folder)
     for number, (name, run) in enumerate({**SICK, **HEALTHY}.items()):
+        if wanted not in name:
+            continue
         done = started(world, f"run-{number}", run)
         print(f"{name}: exit code {done.exit_code}", file=sys.stderr, flush=True)
         if (folder / f"run-{number}/metrics.jsonl").exists():  # not where nothing was learned
-            lines.append(encoded(name, run.alarm, folder / f"run-{number}"))
-    FILE.write_text("".join(lines), "utf-8")
+            keep(encoded(name, run.alarm, folder / f"run-{number}"))
+
+
+def keep(line: str) -> None:
+    """Put a series into the file, in the place of one with its name."""
+    lines = FILE.read_text("utf-8").splitlines(keepends=True) if FILE.exists() else []
+    name = json.loads(line)["name"]
+    lines = [other for other in lines if json.loads(other)["name"] != name]
+    FILE.write_text("".join([*lines, line]), "utf-8")
 
 
 def main(words: Sequence[str]) -> None:
     """See the top."""
     if words[:1] == ["--record"]:
-        record(Path(words[1]))
+        record(Path(words[1]), *words[2:3])
     elif words[:1] == ["--add"]:
         name, alarm, run, held_out = words[1:5]
-        line = encoded(name, None if alarm == "-" else alarm, Path(run), int(held_out))
-        with FILE.open("a", encoding="utf-8") as file:
-            file.write(line)
+        keep(encoded(name, None if alarm == "-" else alarm, Path(run), int(held_out)))
     print(printed(load()))
 
 

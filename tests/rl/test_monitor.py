@@ -321,6 +321,23 @@ def test_an_alarm_is_silent_for_a_while_and_then_comes_again() -> None:
     assert raised == [2, 2 + COOL_DOWN, 2 + 2 * COOL_DOWN]
 
 
+def test_after_a_roll_back_the_best_actor_stays_the_measure() -> None:
+    """Success 0.9 at iteration 2, back from iteration 4 to it, then a fall to 0.3: told at once."""
+    watch = Monitor(HELD_OUT)
+    told = {"reward/total": 1.0, "reward/wordy": 0.0}
+    for success in (0.5, 0.9, 0.85, 0.8):
+        assert watch.observe({**told, "evaluation/success": success}) == {}
+    watch.go_back(2)
+    assert len(watch.rows) == 2
+    second = Monitor(HELD_OUT)
+    second.load_state_dict(json.loads(json.dumps(watch.state_dict())))
+    for one in (watch, second):
+        assert one.observe({**told, "reward/wordy": 0.5}) == {}
+        fallen = one.observe({**told, "reward/wordy": 0.5, "evaluation/success": 0.3})
+        assert "0.30 after 0.90" in fallen["reward_hacking"]
+        assert one.steps == [1, 2, 5, 6]
+
+
 def test_its_state_goes_through_json_and_on_to_the_same_alarms() -> None:
     columns, _, _ = SICK["KL leaps"]
     rows = [dict(zip(columns, v, strict=True)) for v in zip(*columns.values(), strict=True)]
