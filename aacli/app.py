@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from aacli import (
+    audit,
     chat,
     collect,
     compare,
@@ -21,6 +22,7 @@ from aacli import (
     init,
     plan,
     recipes,
+    report,
     rl,
     run,
     serve,
@@ -63,7 +65,8 @@ def aac(
 PANELS = {
     "Start here": (init, recipes, doctor),
     "Train": (run, sft, train_reward, rl),
-    "Measure, talk, serve": (evaluate, compare, diff, chat, serve, export),
+    "Measure and read": (evaluate, report, audit, compare, diff),
+    "Talk, serve": (chat, serve, export),
     "Data, worlds, memory": (collect, data, env, plan),
 }
 """The commands as the help groups them."""

@@ -13,10 +13,14 @@ from stages.common.errors import UsageError
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON atomically: a reader sees the old file or the new one, never a half."""
+    write_text(path, json.dumps(content, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file atomically."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, default=str)
-        file.write("\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

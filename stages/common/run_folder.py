@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MARKER = ".aac-run.json"
-ROWS = "rows.jsonl"
 LOGS = ("metrics.jsonl", "evaluations.jsonl", "alarms.jsonl")
 """Files that a run adds lines to; from a checkpoint on they are written again."""
+ROWS, HELD_OUT = "rows.jsonl", "held_out.jsonl"
 
 
 @dataclass(frozen=True)
@@ -314,12 +314,12 @@ def _not_writable(path: Path, error: OSError) -> UsageError:
     )
 
 
-def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]], name: str = ROWS) -> None:
     """Keep a stage's training rows in its folder, whole or not at all, for a later stage."""
-    temporary = folder / (ROWS + ".tmp")
+    temporary = folder / (name + ".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    os.replace(temporary, folder / ROWS)
+    os.replace(temporary, folder / name)
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

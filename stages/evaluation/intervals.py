@@ -56,6 +56,14 @@ def bootstrap_interval(
     return Interval(mean, float(low), float(high))
 
 
+def share_interval(share: float, total: int, *, level: float = LEVEL) -> Interval:
+    """A share of ``total`` trials with the score interval of Wilson 1927; ValueError for none."""
+    if total < 1 or not 0 <= share <= 1:
+        raise ValueError(f"expected a share of at least one trial, got {share} of {total}")
+    low, high = _wilson(share, total, level)
+    return Interval(share, low, high)
+
+
 def paired_interval(
     both: int, first_only: int, second_only: int, neither: int, *, level: float = LEVEL
 ) -> Interval:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from stages.interaction.rewards.functions import repeated, said
+from stages.interaction.rewards.functions import babble, repeated, said
 from stages.interaction.trajectory import Trajectory, Turn
 
 LONGEST_CYCLE = 3
@@ -46,7 +46,8 @@ def episode_metrics(
     """All figures of a set of episodes.
 
     Rates over turns: ``invalid_actions``, ``repeated_calls``. Rates over episodes: ``success``,
-    ``out_of_budget``, ``loops``. ``return`` and ``components`` are means per episode in units
+    ``out_of_budget``, ``loops``. ``babble`` is the mean share of a reply that it has said before,
+    ``template`` see ``same_words``. ``return`` and ``components`` are means per episode in units
     where success is 1. ``dropped`` counts the episodes that failed by the machinery's fault;
     they take part in nothing else; ``dropped_at`` counts them by the last action,
     ``sick_simulator`` says how many of them a model that plays the user or the judge spoiled, and
@@ -73,6 +74,8 @@ def episode_metrics(
         "invalid_actions": _mean(is_invalid(turn) for turn in turns),
         "repeated_calls": _mean(flag for t in played for flag in repeats(t)),
         "loops": _mean(has_loop(t) for t in played),
+        "babble": _mean(babble(turn, ()) for turn in turns),
+        "template": same_words(played),
         "new_segments": _mean(sum(map(starts_segment, t.turns)) for t in played),
         "same_error_again": _mean(flag for t in played for flag in errors_met_again(t)),
         "recovery_after_error": _mean(t.success for t in played if any(errors(t))),
@@ -134,6 +137,31 @@ def has_loop(trajectory: Trajectory) -> bool:
         for size in range(2, LONGEST_CYCLE + 1)
         for start in range(len(deeds) - 2 * size + 1)
     )
+
+
+def same_words(played: Sequence[Trajectory]) -> float | None:
+    """How often two episodes with different goals say, in all turns, word for word the same.
+
+    A share of all pairs of episodes with different goals; None if there is no such pair. An actor
+    that no longer looks at its task comes near 1 (template collapse, RAGEN, arXiv:2504.20073).
+    """
+    pairs = _pairs(Counter(t.goal for t in played))
+    if not pairs:
+        return None
+    goals: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for t in played:
+        goals[tuple(_words(turn) for turn in t.turns)][t.goal] += 1
+    return sum(map(_pairs, goals.values())) / pairs
+
+
+def _words(turn: Turn) -> str:
+    return " ".join(turn.action.text.split())
+
+
+def _pairs(counts: Mapping[str, int]) -> int:
+    """Pairs of items that stand under different names."""
+    total = sum(counts.values())
+    return (total * total - sum(n * n for n in counts.values())) // 2
 
 
 def _components(episodes: Iterable[Sequence[Mapping[str, float]]]) -> dict[str, float]:

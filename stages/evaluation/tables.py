@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -153,3 +154,19 @@ def data_table(result: Mapping[str, Any]) -> Table:
     table.add_row("read as it is by", ", ".join(result["readers"]) or DASH)
     table.add_row("can become (--to)", ", ".join(result["can_become"]) or DASH)
     return table
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> str:
+    """A text in lines of at most ``width`` characters; all but the first stand in by ``indent``."""
+    lines = []
+    for place, line in enumerate(text.splitlines() or [""]):
+        first = "" if place == 0 else " " * indent
+        lines += textwrap.wrap(
+            line,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * indent,
+            replace_whitespace=False,
+            drop_whitespace=False,
+        ) or [""]
+    return "\n".join(line.rstrip() for line in lines)

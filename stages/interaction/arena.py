@@ -17,6 +17,7 @@ from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
 from stages.interaction.environments.base import Demonstrator, Environment, Reset, Task
 from stages.interaction.generation import Policy
+from stages.interaction.rewards.audited import audited
 from stages.interaction.rewards.functions import (
     REWARD_FUNCTIONS,
     RewardFunction,
@@ -67,6 +68,8 @@ class Arena:
         functions = reward_functions(rewards.functions)
         if rewards.off_topic is not None:
             functions["off_topic"] = off_topic(rewards.off_topic)
+        if rewards.audited is not None:
+            functions["audited"] = audited(rewards.audited)
         served = StateOptions.of(state).written_by(writer)
         return cls(environment, served, mix, parallel, functions=functions)
 

@@ -16,7 +16,7 @@ from stages.interaction.rewards.mix import DEFAULT_WEIGHTS, GOLD_DEPENDENT
 from stages.recipe.critic import CriticSection, PoolSection
 from stages.recipe.generation import GenerationSection
 from stages.recipe.hindsight import HindsightSection, check_hindsight
-from stages.recipe.monitor import MonitorSection
+from stages.recipe.monitor import ForgettingSection, MonitorSection
 from stages.recipe.offline import OfflineSection, check_offline
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.section import CheckpointedSection, Section
@@ -220,6 +220,8 @@ class RlSection(CheckpointedSection):
     """Episodes of each evaluation during training."""
     keep: Literal["last", "best"] = "last"
     """Which actor is handed over: the last, or the best on the validation split."""
+    best_by: Literal["success", "return"] = "success"
+    """Figure of an evaluation that makes an actor the best; see also forgetting.max_perplexity."""
     actor: ActorSection = ActorSection()
     """The actor."""
     generation: GenerationSection = GenerationSection()
@@ -238,6 +240,8 @@ class RlSection(CheckpointedSection):
     """Hindsight experience replay; {} takes the defaults."""
     monitor: MonitorSection = MonitorSection()
     """Alarms and what is done about them."""
+    forgetting: ForgettingSection = ForgettingSection()
+    """Whether the actor still knows what stage 1 taught it."""
     checkpoint_every: int = Field(0, ge=0)
     """Iterations between resumable checkpoints; 0: none by count."""
     trainer: dict[str, Any] = {}
@@ -274,6 +278,17 @@ class RlSection(CheckpointedSection):
                 "set it to 1 or more, or choose another action"
             )
         return monitor
+
+    @field_validator("forgetting")
+    @classmethod
+    def _is_checked(cls, forgetting: ForgettingSection, info: ValidationInfo) -> ForgettingSection:
+        monitor = info.data.get("monitor")
+        if monitor and monitor.forgetting != "warn" and forgetting.every == 0:
+            raise ValueError(
+                f"every = 0 never looks, so rl.monitor.forgetting = {monitor.forgetting} can do "
+                "nothing; set every to 1 or more, or leave that action out"
+            )
+        return forgetting
 
     @field_validator("episodes_per_task")
     @classmethod

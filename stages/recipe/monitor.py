@@ -1,7 +1,8 @@
-"""What a run does when it looks sick: one field per alarm of ``stages.rl.monitor``."""
+"""What a run watches itself by: one field per alarm of ``stages.rl.monitor``, and clean data."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -24,8 +25,10 @@ class MonitorSection(Section):
     """Training reward rises while held-out success falls."""
     entropy_collapse: Action = "warn"
     """The actor always says the same without success."""
+    template_collapse: Action = "warn"
+    """The actor says the same whatever its task is, without success."""
     repetition: Action = "warn"
-    """More and more episodes loop, or more and more calls are repeated."""
+    """More and more episodes loop, more calls are repeated, or replies repeat their own words."""
     explained_variance: Action = "warn"
     """The critic is worse than a constant for long."""
     clip_fraction: Action = "warn"
@@ -38,6 +41,8 @@ class MonitorSection(Section):
     """More and more episodes are lost to faults of the machinery."""
     gradient_spike: Action = "warn"
     """The actor's gradient is many times its usual size."""
+    forgetting: Action = "warn"
+    """The clean check (rl.forgetting) finds that it lost what stage 1 taught."""
     non_finite: Action = "warn"
     """A figure is not finite; a gradient that is not ends the run before it is written."""
     max_rollbacks: int = Field(3, ge=0)
@@ -46,3 +51,17 @@ class MonitorSection(Section):
     def uses(self, *actions: Action) -> list[str]:
         """The alarms with one of these actions."""
         return [name for name, action in self if action in actions]
+
+
+class ForgettingSection(Section):
+    """The check on clean data apart from the task, which comes with evaluations."""
+
+    every: int = Field(1, ge=0)
+    """Evaluations from one check to the next; 0: never."""
+    data: Path | None = None
+    """Clean dialogues in any shape that stage 1 reads; none: those that stage 1 held out."""
+    dialogues: int = Field(32, ge=1)
+    """How many of them."""
+    max_perplexity: float = Field(2.0, gt=1)
+    """Most their perplexity may be, as a multiple of the SFT actor's: above it an actor is never
+    kept as the best, and the alarm forgetting is raised."""

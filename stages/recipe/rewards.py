@@ -40,16 +40,27 @@ class ShapingSection(Section):
     """Φ of a wholly solved checklist, as a share of success."""
 
 
+class AuditedSection(Section):
+    """Which actions are fined since a person marked them as bad."""
+
+    verdicts: Path
+    """The file audit/verdicts.json of an earlier run, as aac audit writes it."""
+    similarity: float = Field(0.95, gt=0, le=1)
+    """An action whose words are as similar as this to a marked one (a cosine) is fined, too."""
+
+
 class RewardsSection(Section):
     """How raw components become one reward per turn. In units of the success reward."""
 
     functions: dict[str, str] = {}
-    """More components of every turn: name to empty, babble, or your own module:function."""
+    """More components of every turn: name to empty, babble, length, or your own module:function."""
     off_topic: OffTopicSection | None = None
     """Penalise replies that have nothing to do with the goal or with what was observed."""
     shaping: ShapingSection | None = None
     """Potential-based shaping, a component of its own beside weights and caps; {} takes the
     defaults."""
+    audited: AuditedSection | None = None
+    """Penalise actions like those that a person marked as bad in aac audit."""
     weights: dict[str, float] = {}
     """Overrides of the default proportions (success 10, sub_goal 1, right_tool 0.5, ...)."""
     dense_cap: float = Field(0.5, ge=0, lt=1)

@@ -24,13 +24,14 @@ from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Reset, Task
-from stages.interaction.generation import Policy
+from stages.interaction.generation import Policy, Request
 from stages.interaction.native import NativePolicy
 from stages.interaction.network import NO_LIMIT, context_length
 from stages.interaction.rollout import Reviewer
 from stages.interaction.trajectory import Message, Trajectory
 from stages.recipe.models import Recipe, RlSection
 from stages.recipe.ranges import default_learning_rate
+from stages.rl.forgetting import CleanCheck, clean_exchanges, clean_rows
 from stages.rl.hindsight import Hindsight, Replayer, Rescore
 from stages.rl.kl import KlCoefficient
 from stages.rl.learner import ActorLearner, Objective
@@ -47,6 +48,8 @@ from stages.rl.vllm_adapter import VllmEngine, VllmPolicy, VllmSampler, start_en
 
 EVALUATION_KEY = 1_000_000
 """Place in random keys, so that no two uses share numbers."""
+TRAIN_TASKS, EVALUATION_KEY, CLEAN_KEY = 3, 1_000_000, 1_000_001
+"""Places in random keys, so that no two uses share numbers."""
 
 
 class Player:
@@ -134,6 +137,34 @@ class Player:
         episodes = self.play(self.validation, policy, key=key, version=version)
         kept(episodes)
         return episodes
+
+    def reply(self, dialogues: Sequence[Sequence[Message]], version: int) -> list[str]:
+        """What the actor says to each by its likeliest tokens, outside of any environment."""
+        ranks, seed = self.trainer.ranks, self.recipe.evaluation.seed
+        policy = self.sampler.policy(version)
+        with self._playing():
+            requests = [
+                Request(dialogues[number], (), (seed, CLEAN_KEY, number, 0))
+                for number in ranks.share(len(dialogues))
+            ]
+            said = [answer.text for answer in policy.generate(requests, greedy=True)]
+        return ranks.gather(said)
+
+
+def build_clean_check(
+    recipe: Recipe, trainer: AsymmetricPPOTrainer, learner: ActorLearner, player: Player, sft: Path
+) -> CleanCheck:
+    """On the dialogues that the recipe names, or those that stage 1 left in its folder."""
+    options = recipe.rl.forgetting
+    exchanges = clean_exchanges(options.data, sft, options.dialogues) if options.every else []
+    length = min(recipe.sft.max_length, context_length(trainer.actor.config))
+    rows = clean_rows(trainer.processing_class, exchanges, length)
+    return CleanCheck(
+        exchanges,
+        rows,
+        surprise=lambda rows: learner.surprise([demonstration(row) for row in rows]),
+        reply=player.reply,
+    )
 
 
 def build_sampler(recipe: Recipe, trainer: AsymmetricPPOTrainer) -> Sampler | VllmSampler:

@@ -178,6 +178,12 @@ class ActorLearner:
                 own[t] = replace(own[t], logprobs=tuple(now[turn_of == t].tolist()))
         return [e.with_turns(own) for e, own in zip(episodes, turns, strict=True)]
 
+    def surprise(self, rows: Sequence[ActorRow]) -> float:
+        """Mean −log π per action token at temperature 1, by the actor as it is now."""
+        self.setup.model.eval()
+        scored = [now for _, now in self._scored(rows, self.setup.actor_logits, 1.0)]
+        return -float(torch.cat(scored).double().mean())
+
     def _scored(
         self, rows: Sequence[ActorRow], logits_of: LogitsOf, temperature: float
     ) -> Iterator[tuple[ActorRow, Tensor]]:
@@ -255,6 +261,7 @@ class ActorLearner:
             "actor/grad_norm": float(np.mean(norms)),
             "actor/updates": len(norms),
             "actor/temperature": objective.temperature,
+            "actor/entropy_coef": objective.entropy_coef,
             "actor/learning_rate": float(self.setup.optimizer.param_groups[0]["lr"]),
         }
 

@@ -29,11 +29,13 @@ LOW_ENTROPY = 0.15
 """As a share of the highest level that the entropy had."""
 SUCCEEDS = 0.9
 """An actor that is sure and succeeds this often is not sick."""
-SPIKE = 8.0
-"""A gradient norm of so many times the usual."""
+SPIKE, HIGH_NORM = 8.0, 1.0
+"""A gradient norm of so many times the usual; and below this no spike."""
 UNDEFINED = ("critic/explained_variance", "critic/auc")
 """Figures that are rightly nan at times, where returns do not vary."""
-_WATCHED = ("actor/", "critic/", "dropped/", "episode/", "evaluation/", "reward/")
+FORGOTTEN = 0.25
+"""Share of the clean checks: so many more failed than of the SFT actor are too many."""
+_WATCHED = ("actor/", "clean/", "critic/", "dropped/", "episode/", "evaluation/", "reward/")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class History:
     rows: Sequence[Mapping[str, float]]
     held_out: int
     """Episodes of each evaluation."""
+    max_perplexity: float = math.inf
+    """Most that the clean dialogues' perplexity may be, as a multiple of the SFT actor's."""
 
     def series(self, name: str) -> list[float]:
         """The finite values of a figure; none where the newest row lacks it: it tells no news."""
@@ -135,18 +139,29 @@ def _gain(name: str, then: Sequence[Mapping[str, float]], history: History) -> f
 
 def entropy_collapse(history: History) -> str | None:
     """Three in a row at a small share of the highest level, without success."""
-    entropy, success = history.series("actor/entropy"), history.series("episode/success")
+    entropy = history.series("actor/entropy")
     tops = levels(entropy[:-3])
-    if not tops or max(entropy[-3:]) >= LOW_ENTROPY * max(tops):
-        return None
-    if success and median(success[-3:]) >= SUCCEEDS:
+    if not tops or max(entropy[-3:]) >= LOW_ENTROPY * max(tops) or _succeeds(history):
         return None
     return f"actor/entropy {entropy[-1]:.2g} after {max(tops):.2g}"
 
 
+def template_collapse(history: History) -> str | None:
+    """Tasks that differ are answered alike, without success."""
+    return None if _succeeds(history) else _risen(history, "episode/template", 0.25)
+
+
+def _succeeds(history: History) -> bool:
+    """Whether the last three iterations hardly ever failed."""
+    success = history.series("episode/success")[-3:]
+    return bool(success) and median(success) >= SUCCEEDS
+
+
 def repetition(history: History) -> str | None:
-    """Loops per episode, or repeated calls per turn."""
-    return _risen(history, "episode/loops", 0.25) or _risen(history, "episode/repeated_calls", 0.2)
+    """Loops per episode, repeated calls per turn, or runs of words that a reply said before."""
+    bounds = {"episode/loops": 0.25, "episode/repeated_calls": 0.2, "episode/babble": 0.2}
+    found = (_risen(history, name, least) for name, least in bounds.items())
+    return next(filter(None, found), None)
 
 
 def invalid_actions(history: History) -> str | None:
@@ -193,12 +208,32 @@ def clip_fraction(history: History) -> str | None:
 
 
 def gradient_spike(history: History) -> str | None:
-    """One is enough: the mean over an iteration's updates has leapt."""
+    """One is enough: the mean over an iteration's updates has leapt, beyond all there was.
+
+    (Where every episode succeeds nothing is learned and the norm is next to nothing; the next
+    failure brings it back to where it was, and no higher.)
+    """
     norms = history.series("actor/grad_norm")
     past = norms[:-1][-2 * BASE :]
-    if len(past) < BASE or norms[-1] <= SPIKE * median(past):
+    if len(past) < BASE:
+        return None
+    bound = max(SPIKE * median(past), 2 * max(norms[:-1]), HIGH_NORM)
+    if norms[-1] <= bound:
         return None
     return f"actor/grad_norm {norms[-1]:.3g}, usually {median(past):.3g}"
+
+
+def forgetting(history: History) -> str | None:
+    """Of what stage 1 taught, apart from the task: fluency, the form of calls, instructions."""
+    told = history.series("clean/perplexity_ratio")[-1:]
+    if told and told[0] > history.max_perplexity:
+        return f"clean/perplexity_ratio {told[0]:.3g}, allowed {history.max_perplexity:g}"
+    lost, row = history.series("clean/lost")[-1:], history.rows[-1]
+    if not lost or lost[0] <= FORGOTTEN:
+        return None
+    names = ("clean/format", "clean/instructions")
+    now = ", ".join(f"{name} {row[name]:.2f}" for name in names if name in row)
+    return f"{now}: {lost[0]:.2f} less than the SFT actor"
 
 
 def non_finite(history: History) -> str | None:
@@ -238,6 +273,11 @@ ALARMS: Mapping[str, Alarm] = {
         "the actor always says the same, without success",
         "raise rl.ppo.entropy_coef and rl.ppo.entropy_coef_final, or lower rl.actor.learning_rate",
     ),
+    "template_collapse": Alarm(
+        template_collapse,
+        "the actor says the same whatever its task is",
+        "raise rl.ppo.entropy_coef and rl.ppo.kl_coef, or lower rl.actor.learning_rate",
+    ),
     "repetition": Alarm(
         repetition,
         "the actor repeats itself more and more",
@@ -273,6 +313,11 @@ ALARMS: Mapping[str, Alarm] = {
         "the actor's gradient is many times its usual size",
         "lower rl.actor.max_grad_norm or rl.actor.learning_rate, and look at the newest rewards",
     ),
+    "forgetting": Alarm(
+        forgetting,
+        "the actor forgets what stage 1 taught it",
+        "raise rl.ppo.sft_coef (rl.ppo.sft_data: sft) or rl.ppo.kl_coef, or lower the rate",
+    ),
     "non_finite": Alarm(
         non_finite,
         "a figure is not finite",
@@ -284,32 +329,42 @@ ALARMS: Mapping[str, Alarm] = {
 class Monitor:
     """Keeps the history, row by row, and tells which alarms it raises."""
 
-    def __init__(self, held_out: int) -> None:
+    def __init__(self, held_out: int, max_perplexity: float = math.inf) -> None:
         """``held_out``: episodes of each evaluation, which say what chance can do there."""
-        self.held_out = held_out
+        self.held_out, self.max_perplexity = held_out, max_perplexity
         self.rows: list[dict[str, float]] = []
+        self.steps: list[int] = []
+        """The iteration of each row."""
+        self.count = 0
+        """Iterations so far."""
         self.silent: dict[str, int] = {}
         """Iterations for which an alarm says nothing yet."""
 
     def observe(self, row: Mapping[str, float]) -> dict[str, str]:
         """Take one iteration's figures in; alarm -> the figures in words."""
         watched = {n: float(v) for n, v in row.items() if n.startswith(_WATCHED)}
+        self.count += 1
         self.rows = [*self.rows, watched][-KEPT:]
-        history = History(self.rows, self.held_out)
+        self.steps = [*self.steps, self.count][-KEPT:]
+        history = History(self.rows, self.held_out, self.max_perplexity)
         self.silent = {name: left - 1 for name, left in self.silent.items() if left > 1}
         found = {n: a.look(history) for n, a in ALARMS.items() if n not in self.silent}
         raised = {name: figures for name, figures in found.items() if figures}
         self.silent |= dict.fromkeys(raised, COOL_DOWN)
         return raised
 
-    def forget(self) -> None:
-        """Start the history anew: after a roll-back the old one speaks of another actor."""
-        self.rows = []
+    def go_back(self, step: int) -> None:
+        """Keep the history up to an iteration: after a roll-back the rest of it speaks of another
+        actor, while what was measured of this one stays the measure of what comes."""
+        kept = sum(own <= step for own in self.steps)
+        self.rows, self.steps = self.rows[:kept], self.steps[:kept]
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {"rows": list(self.rows), "silent": dict(self.silent)}
+        now = {"rows": list(self.rows), "steps": list(self.steps), "count": self.count}
+        return now | {"silent": dict(self.silent)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of ``state_dict``."""
-        self.rows, self.silent = list(state["rows"]), dict(state["silent"])
+        self.rows, self.steps = list(state["rows"]), list(state["steps"])
+        self.count, self.silent = state["count"], dict(state["silent"])

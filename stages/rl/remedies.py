@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.console import warn
+from stages.common.errors import RunError
 from stages.common.ranks import Ranks
 from stages.recipe.monitor import MonitorSection
 from stages.rl.kl import KlCoefficient
-from stages.rl.monitor import ALARMS, Monitor
+from stages.rl.monitor import ALARMS, History, Monitor, non_finite
 from stages.rl.report import append_json
 from stages.rl.trainer import AsymmetricPPOTrainer
 
@@ -29,15 +30,15 @@ class Remedies:
         trainer: AsymmetricPPOTrainer,
         kl: KlCoefficient,
         *,
-        held_out: int,
-        restore: Callable[[], str],
+        monitor: Monitor,
+        restore: Callable[[], tuple[int, str]],
         file: Path,
     ) -> None:
-        """``held_out``: episodes of each evaluation. ``restore`` puts the best actor's weights
-        back and says which it was, in words; "" where there is none yet. ``file``: alarms.jsonl.
+        """``restore`` puts the best actor's weights back and says of which iteration it is, as a
+        number and in words; (0, "") where there is none yet. ``file``: alarms.jsonl.
         """
         self.options, self.trainer, self.kl = options, trainer, kl
-        self.monitor, self.restore, self.file = Monitor(held_out), restore, file
+        self.monitor, self.restore, self.file = monitor, restore, file
         self.counts: Counter[str] = Counter()
         """How often each alarm was raised."""
         self.rollbacks = 0
@@ -71,6 +72,20 @@ class Remedies:
             self._stop(f"{ill[0]}: {ALARMS[ill[0]].means} ({raised[ill[0]]})")
         return used | {f"alarm/{name}": 1.0 for name in raised}
 
+    def refuse_non_finite(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """RunError, with the alarm told, where an iteration's episodes have figures that are not
+        finite: before anything is learned from them."""
+        name = "non_finite"
+        figures = self.ranks.everyone(non_finite(History([metrics], 1)))[0]
+        if figures is None:
+            return
+        self.counts[name] += 1
+        self._tell(iteration, name, figures, "the run ends before anything is learned from it")
+        raise RunError(
+            f"the run was stopped at iteration {iteration} by the alarm {name}: {figures}; nothing "
+            "was learned from these episodes. Mend what pays them, and go on with the same command."
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint. Rates lie in the schedule's state."""
         return {
@@ -102,13 +117,13 @@ class Remedies:
             self._stop(f"it fell ill again after {self.rollbacks} roll-backs")
             return "no roll-back is left, so the run ends"
         lowered = self._lower_rate()
-        best = self.restore()
-        if not best:
-            return f"no actor was evaluated yet to go back to; {lowered}"
+        step, best = self.restore()
+        if not step:
+            return f"there is no best actor yet to go back to; {lowered}"
         self.rollbacks += 1
         self.trainer.descent.forget()
         self.trainer.progress.actor_version += 1  # other weights: copies to sample from are stale
-        self.monitor.forget()
+        self.monitor.go_back(step)
         return f"back to {best} ({self.rollbacks} of {self.options.max_rollbacks}); {lowered}"
 
     def _stop(self, why: str) -> None:

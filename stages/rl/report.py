@@ -21,6 +21,8 @@ EPISODE_FIGURES = (
     "invalid_actions",
     "repeated_calls",
     "loops",
+    "babble",
+    "template",
     "new_segments",
     "dropped",
     "sick_simulator",

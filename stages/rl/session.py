@@ -20,6 +20,7 @@ from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
 from stages.common.trl_trainer import save_trained
+from stages.evaluation.audit import picks, write_picks
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -36,6 +37,7 @@ from stages.rl.critic.assembly import (
 )
 from stages.rl.hindsight import Hindsight
 from stages.rl.learner import Objective
+from stages.rl.monitor import Monitor
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
 from stages.rl.report import IterationReport, append_json, rl_board, rollout_metrics
@@ -96,6 +98,9 @@ class Session:
         reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
         self.player = assembly.Player(recipe, self.trainer, reviewer, sft=sft)
         self.hindsight = self._hindsight()
+        self.clean = assembly.build_clean_check(
+            recipe, self.trainer, self.learner, self.player, sft
+        )
         self.remedies = self._remedies()
         self._origin = _origin(recipe, used or {})
         self.saving = self._saving()
@@ -127,7 +132,7 @@ class Session:
             rl.monitor,
             self.trainer,
             self.kl,
-            held_out=rl.evaluation_episodes,
+            monitor=Monitor(rl.evaluation_episodes, rl.forgetting.max_perplexity),
             restore=self._restore_best,
             file=self.folder.path / ALARMS_FILE,
         )
@@ -149,11 +154,14 @@ class Session:
             return
         self.best, self.last = extra["best"], extra["last"]
         self.remedies.load_state_dict(extra["remedies"])
+        self.clean.load_state_dict(extra["clean"])
         say(f"resumed from iteration {self.trainer.progress.iteration}")
 
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
+        if rl.forgetting.every and self.trainer.progress.actor_version == 0:
+            self.clean.start(version=0)  # what the SFT actor can do
         board = rl_board(rl.iterations, self.folder.metrics.rows())
         with watch(board) as shown, deferred():
             parts = Parts(
@@ -172,6 +180,7 @@ class Session:
                 ),
                 evaluate=self._evaluate,
                 checkpoint=lambda _: self.saving.after_iteration(),
+                relabel=self._relabel,
                 watch=self.remedies,
             )
             self.trainer.train(parts, self.learner, iterations=rl.iterations)
@@ -179,7 +188,7 @@ class Session:
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" or self.trainer.progress.stopped:
-            self._restore_best()
+            self._hand_over_best()
         save_trained(
             self.trainer.actor,
             self.trainer.processing_class,
@@ -204,6 +213,7 @@ class Session:
             "best": self.best,
             **self.last,
             **self.remedies.summary(),
+            **self.clean.summary(),
         }
 
     @property
@@ -223,6 +233,7 @@ class Session:
     def _belongings(self) -> Belongings:
         remedies = self.remedies.state_dict()
         extra = {"best": self.best, "last": self.last, "remedies": remedies}
+        extra["clean"] = self.clean.state_dict()
         return Belongings(self._origin, extra, self._best_weights)
 
     def _collect(self, iteration: int, version: int) -> list[Trajectory]:
@@ -239,13 +250,20 @@ class Session:
         rl = self.recipe.rl
         return rl.keep == "best" or bool(rl.monitor.uses("roll_back", "stop"))
 
-    def _restore_best(self) -> str:
-        """Put the best actor's weights back, if any were kept; in words, which."""
+    def _restore_best(self) -> tuple[int, str]:
+        """Put the best actor's weights back, if any were kept; its iteration, and in words."""
         if not self.best or not self._keeps_best:
-            return ""
+            return 0, ""
         load_whole_tensors(self.trainer.learned, read_weights(self._best_weights))
-        step, success = self.best["step"], self.best["success"]
-        return f"the actor of iteration {step} with held-out success {success:.2f}"
+        step, success = int(self.best["step"]), self.best["success"]
+        return step, f"the actor of iteration {step} with held-out success {success:.2f}"
+
+    def _hand_over_best(self) -> None:
+        if not self._restore_best()[0] and self.last:
+            warn(
+                "no evaluated actor is within rl.forgetting.max_perplexity, so the last actor is "
+                "kept; see clean/* in metrics.jsonl."
+            )
 
     def _objective(self, iteration: int, version: int) -> Objective:
         planned = assembly.objective_at(self.recipe.rl, iteration, version)
@@ -277,7 +295,9 @@ class Session:
 
     def _measure(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         played = [*episodes, *self.player.dropped]
-        return rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
+        metrics = rollout_metrics(episode_metrics(played, self.rewarding.mix), episodes)
+        self.remedies.refuse_non_finite(self.trainer.progress.iteration + 1, metrics)
+        return metrics
 
     def _evaluate(self, iteration: int) -> dict[str, float]:
         """Sampled success on the validation split, the same tasks each time."""
@@ -289,15 +309,17 @@ class Session:
         figures = episode_metrics(episodes, self.rewarding.mix)
         if self.ranks.main:
             append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
+            write_picks(self.folder.path, iteration, picks(iteration, episodes, self.rewarding.mix))
         self.last = {"validation_success": figures["success"], "validation_step": iteration}
-        if figures["success"] > self.best.get("success", -1.0):
-            self.best = {"success": figures["success"], "step": iteration}
+        clean = self._check_clean(iteration)
+        if self._is_best(figures, clean):
+            self.best = {n: figures[n] for n in ("success", "return")} | {"step": iteration}
             if self._keeps_best:
                 best = whole_tensors(self.trainer.learned)
                 if self.ranks.main:
                     write_weights(best, self._best_weights)
                 self.ranks.wait()
-        return {
+        return clean | {
             "evaluation/success": figures["success"],
             "evaluation/return": figures["return"],
             "evaluation/turns": figures["turns"],

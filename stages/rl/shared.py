@@ -25,7 +25,7 @@ from stages.interaction.trajectory import Trajectory, Turn
 from stages.rl.advantages import explained_variance
 from stages.rl.baselines import Cadence, CriticBaseline
 from stages.rl.critic.heads import ScalarHead
-from stages.rl.critic.learner import Padded, padded
+from stages.rl.critic.learner import Padded, padded, refuse_non_finite
 from stages.rl.critic.trunks import CONFIG, WEIGHTS
 from stages.rl.pool import ExperiencePool
 from stages.rl.rows import actor_rows, collate, counts, pieces
@@ -129,7 +129,8 @@ class SharedCritic:
             targets = torch.cat([returns[i] for i in drawn]).to(outputs.device)
             loss = self.head.loss(outputs, targets).mean()
             self.setup.accelerator.backward(loss)
-            self.setup.accelerator.clip_grad_norm_(self.head.parameters(), max_grad_norm)
+            head, clip = self.head.parameters(), self.setup.accelerator.clip_grad_norm_
+            refuse_non_finite(clip(head, max_grad_norm))
             self.setup.optimizer.step()
             self.setup.optimizer.zero_grad(set_to_none=True)
             losses.append(float(loss.detach()))

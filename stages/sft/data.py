@@ -27,13 +27,15 @@ from stages.common.shapes import read_dialogue
 from stages.interaction.actions import tool_prompt
 from stages.interaction.trajectory import Trajectory
 
+Exchange = tuple[Sequence[Message], str]
+"""(messages shown, wanted reply)."""
+
 
 @dataclass(frozen=True)
 class Example:
     """One dialogue to learn from."""
 
-    exchanges: tuple[tuple[Sequence[Message], str], ...]
-    """(messages shown, wanted reply)."""
+    exchanges: tuple[Exchange, ...]
     success: bool | None = None
     """None: nobody said."""
 
@@ -48,6 +50,8 @@ class SftRows:
     """Rows that lost the middle of their history to ``max_length``."""
     dropped: int
     """Rows left out, as a reply alone was longer."""
+    clean: list[Exchange]
+    """One exchange of each held-out dialogue: what stage 3 is checked on for forgetting."""
 
     @property
     def tokens(self) -> int:
@@ -113,7 +117,13 @@ def build_rows(
             f"longer than sft.max_length ({max_length} tokens); raise it."
         )
     check_stop_token([*train, *validation], stop_ids(tokenizer))
-    return SftRows(train, validation, cut, dropped)
+    return SftRows(train, validation, cut, dropped, _one_of_each(examples, held_out))
+
+
+def _one_of_each(examples: Sequence[Example], held_out: set[int]) -> list[Exchange]:
+    """The first exchange of the first held-out dialogue, the second of the second, and so on."""
+    chosen = [examples[number].exchanges for number in sorted(held_out)]
+    return [turns[place % len(turns)] for place, turns in enumerate(chosen) if turns]
 
 
 def _held_out(count: int, fraction: float, generator: np.random.Generator) -> set[int]:
@@ -148,5 +158,5 @@ def _told(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _episode_exchanges(episode: Trajectory) -> tuple[tuple[Sequence[Message], str], ...]:
+def _episode_exchanges(episode: Trajectory) -> tuple[Exchange, ...]:
     return tuple((t.messages, t.action.text) for t in episode.turns if t.action.text)

@@ -16,6 +16,7 @@ from stages.common.libraries import quiet_libraries
 from stages.common.live import Board, Curve
 from stages.common.manifest import build_manifest, fingerprint
 from stages.common.model_folder import check_model_folder
+from stages.common.run_folder import HELD_OUT as CLEAN
 from stages.common.run_folder import RunFolder, RunRequest, write_rows
 from stages.common.seeding import derived_seed, keyed_generator, seed_everything, set_threads
 from stages.common.trackers import check_trackers, tracked
@@ -27,6 +28,7 @@ from stages.recipe.ranges import advice, default_learning_rate
 from stages.recipe.section import deciding
 from stages.sft.data import (
     Example,
+    Exchange,
     SftRows,
     build_rows,
     episode_examples,
@@ -39,6 +41,9 @@ DEMONSTRATION_TASKS, HELD_OUT, ORDER = 10, 11, 12
 KEPT_ROWS = 5000
 """Training rows kept in the folder for mixing the SFT loss into stage 3."""
 CURVES = (Curve("loss", "sft/loss"), Curve("accuracy", "sft/token_accuracy"))
+KEPT_ROWS, KEPT_CLEAN = 5000, 256
+"""Training rows kept in the folder for mixing the SFT loss into stage 3, and held-out exchanges
+kept to check there that nothing is forgotten."""
 Reviews = Callable[[Recipe, Sequence[Trajectory]], Sequence[Sequence[str]]]
 """The review in words of each turn of each demonstration."""
 
@@ -75,6 +80,7 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     if not ranks.main:
         return summary
     write_rows(folder.path, map(asdict, islice(rows.train, KEPT_ROWS)))
+    write_rows(folder.path, map(_row, rows.clean[:KEPT_CLEAN]), CLEAN)
     summary["seconds"] = round(time.perf_counter() - started, 2)
     manifest = build_manifest(
         folder.path,
@@ -85,6 +91,15 @@ def run(recipe: Recipe, request: RunRequest, *, reviews: Reviews | None = None) 
     )
     folder.finish(manifest, summary)
     return summary
+
+
+def _row(exchange: Exchange) -> dict[str, Any]:
+    """In TRL's prompt-completion shape, as a person's file of clean dialogues may have it too."""
+    messages, reply = exchange
+    return {
+        "prompt": [dict(message) for message in messages],
+        "completion": [{"role": "assistant", "content": reply}],
+    }
 
 
 def read_given(recipe: Recipe) -> list[Example] | None:

@@ -52,9 +52,10 @@ def test_every_option_and_command_says_what_it_is(path: Words):
 
 
 def test_the_commands_of_the_design_are_there():
-    expected = ["init", "doctor", "run", "sft", "train-reward", "rl", "eval", "compare", "diff"]
+    expected = ["init", "doctor", "run", "sft", "train-reward", "rl", "eval"]
     assert [path[0] for path in ALL if len(path) == 1] == [
-        *expected, "chat", "serve", "export", "collect", "plan", "recipes", "data", "env",
+        *expected, "report", "audit", "compare", "diff", "chat", "serve", "export", "collect",
+        "data", "env", "plan",
     ]  # fmt: skip
 
 

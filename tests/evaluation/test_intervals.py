@@ -8,7 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from stages.evaluation.intervals import bootstrap_interval, mcnemar_p, paired_interval
+from stages.evaluation.intervals import (
+    bootstrap_interval,
+    mcnemar_p,
+    paired_interval,
+    share_interval,
+)
 
 Z = 1.959963984540054
 """97.5 % quantile of the normal distribution, from a printed table."""
@@ -142,3 +147,15 @@ def test_counts_must_make_sense():
             paired_interval(*counts)
     with pytest.raises(ValueError, match="counts"):
         mcnemar_p(-1, 2)
+
+
+def test_the_interval_of_a_share_solves_wilsons_equation():
+    """Its ends p are where |share − p| = z·√(p(1 − p)/n)."""
+    mean, low, high = share_interval(0.3, 40)
+    assert mean == 0.3
+    for end in (low, high):
+        assert abs(0.3 - end) == pytest.approx(Z * math.sqrt(end * (1 - end) / 40), rel=1e-9)
+    assert share_interval(0.0, 5).low == pytest.approx(0.0, abs=1e-12)
+    for share, total in ((0.5, 0), (1.5, 3)):
+        with pytest.raises(ValueError):
+            share_interval(share, total)

@@ -128,3 +128,23 @@ def test_dropped_episodes_are_counted_by_their_last_action(episode):
     assert figures["dropped_at"] == {"query": 1, "reset": 1}
     shown = {k: v for k, v in rollout_metrics(figures, kept).items() if k.startswith("dropped/")}
     assert shown == {"dropped/query": 0.25, "dropped/reset": 0.25}
+
+
+def test_the_same_words_for_different_goals_are_a_template(episode: Episode) -> None:
+    """Goals a a b c: five pairs have different goals; x is said for a, b and c, which makes the
+    pairs a-b, a-c, b-c."""
+    episodes = [
+        episode("list", "answer x", goal="a"),
+        episode("list", "answer y", goal="a"),
+        episode("list", "answer x", goal="b"),
+        episode("list", "answer x", goal="c"),
+        episode("list", "answer x", goal="d", error="the world is gone"),
+    ]
+    assert episode_metrics(episodes, Halves())["template"] == pytest.approx(3 / 5)
+    assert episode_metrics(episodes[:2], Halves())["template"] is None  # one goal tells nothing
+
+
+def test_babble_is_a_mean_over_turns(episode: Episode) -> None:
+    """Of twelve words in threes, nine runs of four: three differ, so six of nine were said."""
+    figures = episode_metrics([episode("list", "!" + "so it is " * 4)], Halves())
+    assert figures["babble"] == pytest.approx((0 + 6 / 9) / 2)

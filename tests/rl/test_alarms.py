@@ -195,6 +195,10 @@ def test_resume_goes_on_with_the_monitors_state(
             {"rl__monitor__reward_hacking": "roll_back", "rl__evaluate_every": 0},
             "rl.evaluate_every is 0",
         ),
+        (
+            {"rl__monitor__forgetting": "roll_back", "rl__forgetting__every": 0},
+            "rl.monitor.forgetting = roll_back can do nothing",
+        ),
         ({"rl__ppo__kl_target": 0.1, "rl__ppo__kl_coef": 0}, "a start above 0"),
         ({"rl__monitor__kl_surge": "rollback"}, "did you mean roll_back"),
         ({"rl__monitor__kl_surges": "warn"}, "did you mean rl.monitor.kl_surge"),

@@ -18,13 +18,13 @@ from stages.rl import monitor as module
 from stages.rl.kl import KlCoefficient
 from stages.rl.monitor import ALARMS, COOL_DOWN, Monitor
 
-HELD_OUT = 64
+HELD_OUT, MAX_PERPLEXITY = 64, 2.0
 Columns = Mapping[str, Any]
 
 
 def first_alarms(columns: Columns, held_out: int = HELD_OUT) -> dict[str, int]:
     """Alarm -> the first iteration (from 1) at which it is raised. None: no value in that row."""
-    watch, first = Monitor(held_out), {}
+    watch, first = Monitor(held_out, MAX_PERPLEXITY), {}
     for step, values in enumerate(zip(*columns.values(), strict=True), start=1):
         row = {n: v for n, v in zip(columns, values, strict=True) if v is not None}
         for name in watch.observe(row):
@@ -148,6 +148,8 @@ def learning(seed: int) -> dict[str, list[Any]]:
         "episode/repeated_calls": noisy(0.05, 0.02, seed + 5),
         "episode/invalid_actions": noisy(0.06, 0.03, seed + 6),
         "episode/out_of_budget": rate(0.08, seed + 7),
+        "episode/babble": list(np.abs(noisy(0.02, 0.02, seed + 15))),
+        "episode/template": rate(0.03, seed + 16),
         "dropped/start": rate(0.01, seed + 8),
         "actor/kl": list(np.abs(noisy(0.08 * (1 - np.exp(-T / 10)), 0.02, seed + 9))),
         "actor/entropy": list(np.exp(noisy(np.log(0.6) - 0.02 * T, 0.3, seed + 10))),
@@ -155,6 +157,9 @@ def learning(seed: int) -> dict[str, list[Any]]:
         "actor/clip_fraction": list(np.abs(noisy(0.08, 0.04, seed + 12))),
         "critic/explained_variance": noisy(0.4 * (1 - np.exp(-(T - 3) / 8)), 0.1, seed + 13),
         "evaluation/success": now_and_then(rate(success, seed + 14)),
+        "clean/perplexity_ratio": now_and_then(noisy(1.1 + 0.005 * T, 0.05, seed + 17)),
+        "clean/format": now_and_then(rate(0.95, seed + 18, episodes=32)),
+        "clean/lost": now_and_then(np.abs(noisy(0.0, 0.04, seed + 19))),
     }
 
 
@@ -172,14 +177,21 @@ HEALTHY: dict[str, Columns] = {
     "a reward that falls back a little": sick(
         7, reward__total=noisy(1.0 - 0.01 * AFTER, 0.06, 7), evaluation__success=[None] * N
     ),
-    "one outlier of everything but the gradient": {
+    "one outlier of everything but the gradient and the clean check": {
         n: [(3 * v + 0.5 if t == ILL and v is not None else v) for t, v in zip(T, c, strict=True)]
-        if n not in ("actor/grad_norm", "evaluation/success") and "reward" not in n
+        if n not in ("actor/grad_norm", "evaluation/success")
+        and not n.startswith(("reward/", "clean/"))
         else c
         for n, c in learning(8).items()
     },
     "sure and right": sick(
         9, actor__entropy=0.5 * np.exp(-AFTER / 2), episode__success=rate(0.97, 9)
+    ),
+    "the same is right for all": sick(
+        36, episode__template=rate(0.9 * (AFTER > 0), 36), episode__success=rate(0.97, 36)
+    ),
+    "nothing to learn where all succeed, then a failure": sick(
+        37, actor__grad_norm=[1.2] * 8 + [0.01] * 12 + [1.9] + [0.01] * (N - 21)
     ),
     "explained variance undefined": sick(10, critic__explained_variance=[float("nan")] * N),
 }
@@ -226,6 +238,23 @@ SICK: dict[str, tuple[Columns, str, int]] = {  # columns, alarm, iterations it m
     "repeated calls": (
         sick(24, episode__repeated_calls=noisy(0.05 + 0.05 * np.clip(AFTER, 0, 12), 0.03, 24)),
         "repetition", 10,
+    ),
+    "replies repeat themselves": (
+        sick(32, episode__babble=noisy(0.02 + 0.05 * np.clip(AFTER, 0, 12), 0.02, 32)),
+        "repetition", 9,
+    ),
+    "one template for all": (
+        sick(33, episode__template=rate(0.03 + 0.08 * AFTER, 33)), "template_collapse", 9,
+    ),
+    "fluency is lost": (
+        sick(34, clean__perplexity_ratio=now_and_then(1.1 + 0.3 * AFTER)), "forgetting", 5,
+    ),
+    "calls lose their form": (
+        sick(
+            35, clean__format=now_and_then(np.clip(0.95 - 0.04 * AFTER, 0, 1)),
+            clean__lost=now_and_then(np.clip(0.04 * AFTER, 0, 0.95)),
+        ),
+        "forgetting", 10,
     ),
     "a critic worse than a constant": (
         sick(25, critic__explained_variance=noisy(np.where(AFTER > 0, -0.6, 0.3), 0.2, 25)),
@@ -290,6 +319,23 @@ def test_an_alarm_is_silent_for_a_while_and_then_comes_again() -> None:
     watch = Monitor(HELD_OUT)
     raised = [t for t in range(1, 14) if watch.observe({"actor/kl": 3.0})]
     assert raised == [2, 2 + COOL_DOWN, 2 + 2 * COOL_DOWN]
+
+
+def test_after_a_roll_back_the_best_actor_stays_the_measure() -> None:
+    """Success 0.9 at iteration 2, back from iteration 4 to it, then a fall to 0.3: told at once."""
+    watch = Monitor(HELD_OUT)
+    told = {"reward/total": 1.0, "reward/wordy": 0.0}
+    for success in (0.5, 0.9, 0.85, 0.8):
+        assert watch.observe({**told, "evaluation/success": success}) == {}
+    watch.go_back(2)
+    assert len(watch.rows) == 2
+    second = Monitor(HELD_OUT)
+    second.load_state_dict(json.loads(json.dumps(watch.state_dict())))
+    for one in (watch, second):
+        assert one.observe({**told, "reward/wordy": 0.5}) == {}
+        fallen = one.observe({**told, "reward/wordy": 0.5, "evaluation/success": 0.3})
+        assert "0.30 after 0.90" in fallen["reward_hacking"]
+        assert one.steps == [1, 2, 5, 6]
 
 
 def test_its_state_goes_through_json_and_on_to_the_same_alarms() -> None:

@@ -17,7 +17,7 @@ RewardFunction = Callable[[Turn, Sequence[Turn]], float]
 """(the finished turn, the turns before it) -> raw component; 0 is left out of the record."""
 
 _WORD = re.compile(r"\w+")
-_RUN = 4
+_RUN, _LONG = 4, 40
 
 
 def malformed(turn: Turn, earlier: Sequence[Turn]) -> float:
@@ -59,10 +59,19 @@ def babble(turn: Turn, earlier: Sequence[Turn]) -> float:
     return 1.0 - len(set(runs)) / len(runs)
 
 
+def length(turn: Turn, earlier: Sequence[Turn]) -> float:
+    """Words of a reply, as a share of forty; at most 1."""
+    return min(len(_WORD.findall(turn.action.text)) / _LONG, 1.0)
+
+
 REWARD_FUNCTIONS: Mapping[str, RewardFunction] = {"format": malformed, "repeated": repeated}
 """Always there, by the component's name in ``Turn.rewards``."""
 
-MORE_FUNCTIONS: Mapping[str, RewardFunction] = {"empty": empty, "babble": babble}
+MORE_FUNCTIONS: Mapping[str, RewardFunction] = {
+    "empty": empty,
+    "babble": babble,
+    "length": length,
+}
 """What ``rl.rewards.functions`` can name without a module."""
 
 

@@ -30,6 +30,8 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "repeated": -0.3,
     "empty": -0.2,
     "babble": -0.3,
+    "length": -0.1,
+    "audited": -1.0,
 }
 GOLD_DEPENDENT = ("sub_goal", "right_tool", "right_arguments", "useful_result")
 """Dense components that an environment may pay by what it knows of the right answer."""

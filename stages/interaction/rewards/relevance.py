@@ -55,6 +55,11 @@ def hashed_similarity(shown: Sequence[str], said: str) -> float:
     return max((float(reply @ _embedded(text[:LONGEST])) for text in shown), default=0.0)
 
 
+def similarity(one: str, other: str) -> float:
+    """Cosine of two texts' hashed words and trigrams, from 0 to 1."""
+    return float(_embedded(one[:LONGEST]) @ _embedded(other[:LONGEST]))
+
+
 class ClassifierRelevance:
     """The probability that a text classifier of a Hugging Face folder gives ``label``.
 

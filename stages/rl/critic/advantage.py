@@ -38,7 +38,7 @@ from stages.rl.baselines import Judgement
 from stages.rl.critic.cache import EpisodeCache
 from stages.rl.critic.contrast import Contrasts, Outcome, auc, preference_loss
 from stages.rl.critic.encoder import looks_only_back
-from stages.rl.critic.learner import FitPlan, build_optimizer
+from stages.rl.critic.learner import FitPlan, build_optimizer, refuse_non_finite
 from stages.rl.critic.text import TokenizerReader, view_ids, view_texts
 from stages.rl.critic.trunks import CONFIG
 from stages.rl.critic.views import View, ViewParts, critic_views
@@ -210,7 +210,8 @@ class AdvantageLearner:
             loss = preference_loss(sums[:1], sums[1:]).sum() / self.plan.batch_size
             loss.backward()
             total += float(loss.detach())
-        nn.utils.clip_grad_norm_(self.network.model.parameters(), self.plan.max_grad_norm)
+        parameters = self.network.model.parameters()
+        refuse_non_finite(nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm))
         self.optimizer.step()
         return total
 

@@ -69,9 +69,18 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, max_grad_norm: float
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    refuse_non_finite(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     optimizer.step()
     return float(loss.detach())
+
+
+def refuse_non_finite(norm: Tensor) -> None:
+    """RunError before a gradient of this norm reaches the critic's weights."""
+    if not torch.isfinite(norm):
+        raise RunError(
+            f"the critic's gradient is {float(norm)}: nothing was written into its weights; lower "
+            "rl.critic.learning_rate or look at the rewards of the last iteration"
+        )
 
 
 @dataclass(frozen=True)
