@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 _LIBRARIES = (
     "transformers",
@@ -120,10 +127,16 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
     hidden = _settings.quiet or not _err.is_terminal
-    with Progress(*columns, console=_err, transient=True, disable=hidden) as bar:
+    # Steps may take minutes: the time left is told from all of them, not from the last half minute.
+    bar = Progress(
+        *columns, console=_err, transient=True, disable=hidden, speed_estimate_period=3600
+    )
+    with bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(steps: float = 1, note: str = "") -> None:

@@ -5,26 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stages.common import quantized
 from stages.common.adapters import attach, has_adapters, merged, save_adapters, saved_heads
 from stages.common.chat import stop_ids
+from stages.common.console import warn
 from stages.common.errors import HandoffError, UsageError
+from stages.common.machine import bf16_instructions
 from stages.common.manifest import adapter_base
 from stages.common.model_folder import base_of, check_model_folder
-from stages.common.template import check_template
+from stages.common.template import PLAIN_TEMPLATE, check_template
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _GENERATION = "generation_config.json"
 
 
-def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
+def load_tokenizer(
+    path: str | Path, chat_template: Path | None = None, *, plain: bool = False
+) -> Any:
     """The tokenizer of a folder or hub id; UsageError without a chat template that works.
 
-    ``chat_template``: a jinja file to use instead of the tokenizer's own. A missing pad token
-    is left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
+    ``chat_template``: a jinja file to use instead of the tokenizer's own. ``plain``: one that has
+    none takes ``PLAIN_TEMPLATE``, as encoders were never told of dialogues. A missing pad token is
+    left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
     """
     from transformers import AutoTokenizer
 
@@ -35,6 +41,8 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
         raise UsageError(_not_loaded("tokenizer", path, error)) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
+    if plain and not tokenizer.chat_template and tokenizer.sep_token:
+        tokenizer.chat_template = PLAIN_TEMPLATE
     if not tokenizer.chat_template:
         raise UsageError(
             f"The tokenizer of {path} has no chat template, which multi-turn dialogues need; "
@@ -142,6 +150,16 @@ def stored_dtype(path: str | Path) -> str:
 
     kept = getattr(AutoConfig.from_pretrained(_source(path)), "dtype", None)
     return str(kept or "float32").removeprefix("torch.")
+
+
+def longest_row(path: str | Path) -> int | None:
+    """Most tokens that a model with a table of positions reads; None where they are computed."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(_source(base_of(path) or path))
+    most = getattr(config, "max_position_embeddings", None)
+    computed = getattr(config, "rope_parameters", None) is not None
+    return None if most is None or computed else int(most)
 
 
 def load_trunk(path: str | Path) -> Any:
@@ -335,12 +353,34 @@ def _require_whole(missing: set[str], path: str | Path) -> None:
         raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
 
 
+def computed_in(dtype: str) -> str:
+    """float32 or bfloat16: what a recipe's ``model.dtype`` comes to on this machine.
+
+    A CPU without instructions for bfloat16 takes float32, with a notice: it would be slower there.
+    """
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    if dtype == "auto":
+        return "bfloat16" if on_gpu else "float32"
+    if dtype == "bfloat16" and not on_gpu and not bf16_instructions():
+        _notice_of_bf16()
+        return "float32"
+    return dtype
+
+
+@cache
+def _notice_of_bf16() -> None:
+    warn(
+        "model.dtype is bfloat16, but this CPU has no instructions for it; float32 is used, which "
+        "is faster here and takes twice the memory."
+    )
+
+
 def _dtype(name: str) -> Any:
     import torch
 
-    if name == "auto":
-        return torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    return getattr(torch, name)
+    return getattr(torch, computed_in(name))
 
 
 def _head_names(model: Any) -> list[str]:
@@ -352,8 +392,10 @@ def _head_names(model: Any) -> list[str]:
 def _not_loaded(what: str, path: str | Path, error: Exception) -> str:
     if Path(path).is_dir():
         return f"No {what} could be loaded from {path}: {_first(error)}"
+    why = _first(error).rstrip(".")
     return (
-        f"{path} is no folder here, and no {what} of that hub id could be loaded: {_first(error)}"
+        f"{path} is no folder here, and no {what} of that hub id could be loaded: {why}; "
+        "make models brings those of recipes/laptop.yaml without the hub."
     )
 
 

@@ -103,6 +103,7 @@ def prepare(
 ) -> Prepared:
     """Preference rows, ``given`` or played, as token pairs, in the tokens of the trunk."""
     base, tokenizer = _load_tokenizer(recipe, sft)
+    _check_length(base, recipe.reward.max_length)
     if given is None:
         gathered = gather(recipe, sft, ranks)
     else:
@@ -264,8 +265,20 @@ def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
     from stages.common.models import load_tokenizer
 
     base = _base(recipe, sft)
-    own = recipe.model.chat_template if recipe.reward.base in ("sft", "actor") else None
-    return base, load_tokenizer(base, own)
+    grown = recipe.reward.base in ("sft", "actor")
+    own = recipe.model.chat_template if grown else None
+    return base, load_tokenizer(base, own, plain=not grown)
+
+
+def _check_length(base: str | Path, max_length: int) -> None:
+    """UsageError for rows that the trunk has no positions for."""
+    from stages.common.models import longest_row
+
+    most = longest_row(base)
+    if most is not None and max_length > most:
+        raise UsageError(
+            f"reward.max_length is {max_length}, but {base} reads at most {most} tokens; lower it."
+        )
 
 
 def _base(recipe: Recipe, sft: Path | None) -> str | Path:

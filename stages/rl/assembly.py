@@ -213,7 +213,7 @@ def build_trainer(
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"rl.trainer does not fit TRL's PPOConfig: {error}") from None
-    return AsymmetricPPOTrainer(
+    trainer = AsymmetricPPOTrainer(
         config,
         actor=actor,
         reference=reference,
@@ -223,6 +223,8 @@ def build_trainer(
         autocast=precision(recipe.model.dtype, adapters=adapters)[1],
         ranks=folder.ranks,
     )
+    trainer.cut_below(options.lora_layers)
+    return trainer
 
 
 def _prepared_with(rewarding: Rewarding, how: str) -> Any:

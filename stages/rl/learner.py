@@ -35,13 +35,14 @@ from stages.rl.rows import (
     actor_rows,
     collate,
     counts,
+    microbatches,
     pieces,
 )
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
-LogitsOf = Callable[[Tensor, Tensor], Tensor]
-"""(ids, action mask) -> (n, V) logits at the n action tokens."""
+LogitsOf = Callable[..., Tensor]
+"""(ids, action mask, below=...) -> (n, V) logits at the n action tokens."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,21 @@ class ActorLearner:
         self.sft_rows = sft_rows
         self.ranks = setup.ranks
 
+    def with_lower(self, rows: Sequence[ActorRow]) -> list[ActorRow]:
+        """The rows with the states below the layers that learn, once for all that reads them.
+
+        By one process; several each read a share of the rows, and would have to pass states on.
+        """
+        if self.setup.lower is None or self.ranks.size > 1:
+            return list(rows)
+        self.setup.model.eval()
+        done = {}
+        for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
+            states = self.setup.lower_states(collate(piece, self.setup.accelerator.device).ids)
+            for row, state in zip(piece, states, strict=True):
+                done[id(row)] = replace(row, below=state[: len(row.ids)])
+        return [done[id(row)] for row in rows]
+
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
         done = []
@@ -178,7 +194,8 @@ class ActorLearner:
         for piece in self._pieces(rows):
             batch = collate(piece, self.setup.accelerator.device)
             with torch.no_grad():
-                log_policy = log_softmax(logits_of(batch.ids, batch.mask), temperature)
+                logits = logits_of(batch.ids, batch.mask, below=batch.below)
+                log_policy = log_softmax(logits, temperature)
             flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
             scored = zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
             found |= {places[id(row)]: chosen for row, chosen in scored if counts(piece)}
@@ -218,6 +235,7 @@ class ActorLearner:
         Raises RunError before a non-finite gradient reaches the weights.
         """
         tally, norms = Tally(), []
+        rows = self.with_lower(rows)
         rows, rounding = self.with_rounding(rows, objective.temperature)
         rows = self.with_reference(rows, objective.temperature)
         imitated = self.sft_rows() if objective.sft_coef > 0 else []
@@ -269,7 +287,9 @@ class ActorLearner:
 
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
-            logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
+            logits, values = self.setup.actor_logits_and_values(
+                batch.ids, batch.mask, batch.first, below=batch.below
+            )
             log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
@@ -289,7 +309,7 @@ class ActorLearner:
         """log π_ref over the whole vocabulary, only where the KL loss needs it."""
         if objective.kl_loss != "full":
             return None
-        logits = self.setup.reference_logits(batch.ids, batch.mask)
+        logits = self.setup.reference_logits(batch.ids, batch.mask, below=batch.below)
         return log_softmax(logits, objective.temperature)
 
     def _sft_losses(

@@ -40,6 +40,8 @@ class ActorRow:
     """Index of the token's turn in its episode, -1 off the actions."""
     episode: int
     """Index of the episode in the batch it came from; ``FILLER``: counts for nothing."""
+    below: Tensor | None = None
+    """(L, H) states below the layers that learn, where some stand still and they are known."""
 
     @property
     def actions(self) -> int:
@@ -66,6 +68,8 @@ class RowBatch:
     reference: Tensor
     returns: Tensor
     first: Tensor
+    below: Tensor | None
+    """(B, T, H), or None unless it is known of all rows."""
 
 
 def actor_rows(
@@ -126,9 +130,11 @@ def demonstration(row: Row) -> ActorRow:
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
     """Pad on the right with id 0: the mask says what counts, ids never do."""
-    names = [field.name for field in fields(RowBatch)]
+    names = [field.name for field in fields(RowBatch) if field.name != "below"]
     padded = {n: pad_sequence([getattr(r, n) for r in rows], batch_first=True) for n in names}
-    return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()})
+    known = [row.below for row in rows if row.below is not None]
+    below = pad_sequence(known, batch_first=True) if len(known) == len(rows) else None
+    return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()}, below=below)
 
 
 def microbatches(rows: Sequence[ActorRow], *, max_tokens: int) -> Iterator[list[ActorRow]]:
@@ -179,4 +185,5 @@ def _filler(row: ActorRow) -> ActorRow:
     nothing, mask = torch.zeros(2), torch.tensor([False, True])
     floats = dict.fromkeys(("behaviour", "weight", "advantage", "reference", "returns"), nothing)
     turn = mask.long() - 1
-    return replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)
+    short = replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)
+    return replace(short, below=None if row.below is None else row.below[:2])

@@ -10,19 +10,25 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from stages.common import models
+from stages.common.chat import stop_ids
 from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, UsageError
+from stages.common.machine import bf16_instructions
 from stages.common.models import (
+    computed_in,
     count_parameters,
     load_actor,
     load_reward_model,
     load_tokenizer,
+    longest_row,
     new_reward_model,
     padding_id,
     save_folder,
     score_padding,
 )
-from tests.tiny_models import tiny_llama, tiny_qwen3
+from stages.common.trl_trainer import precision
+from tests.tiny_models import tiny_bert, tiny_llama, tiny_qwen3
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +157,43 @@ def test_a_fresh_head_is_no_reward_model(llama: Path, tmp_path: Path) -> None:
     assert torch.equal(again.score.weight, model.score.weight)
     actor = load_actor(llama)
     assert torch.equal(model.model.embed_tokens.weight, actor.model.embed_tokens.weight)
+
+
+def test_a_cpu_without_bf16_instructions_takes_float32_and_says_so(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "bf16_instructions", lambda: ["amx_bf16"])
+    assert computed_in("bfloat16") == "bfloat16" and load_actor(llama, dtype="bfloat16").dtype == (
+        torch.bfloat16
+    )
+    assert precision("bfloat16", adapters=True) == ("bfloat16", True)
+    monkeypatch.setattr(models, "bf16_instructions", list)
+    models._notice_of_bf16.cache_clear()
+    for _ in range(2):
+        assert precision("bfloat16", adapters=True) == ("float32", False)
+        assert load_actor(llama, dtype="bfloat16").dtype == torch.float32
+    assert capsys.readouterr().err.count("no instructions for it") == 1  # told once
+    assert (computed_in("auto"), computed_in("float32")) == ("float32", "float32")
+
+
+def test_bf16_instructions_are_read_off_the_cpus_flags(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("flags : fpu avx2 avx512_bf16 amx_bf16\n")
+    assert bf16_instructions(file) == ["amx_bf16", "avx512_bf16"]
+    file.write_text("flags : fpu avx2\n")
+    assert bf16_instructions(file) == bf16_instructions(tmp_path / "absent") == []
+
+
+def test_an_encoder_takes_the_plain_template(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path)
+    with pytest.raises(UsageError, match="no chat template"):
+        load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, plain=True)
+    messages = [{"role": "user", "content": "orders?"}, {"role": "assistant", "content": "12"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == "[CLS]user: orders?[SEP]assistant: 12[SEP]"
+    assert stop_ids(tokenizer) == (tokenizer.sep_token_id,)
+
+
+def test_an_encoder_with_learned_positions_has_a_longest_row(tmp_path: Path, llama: Path) -> None:
+    assert longest_row(tiny_bert(tmp_path)) == 128 and longest_row(llama) is None
