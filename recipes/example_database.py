@@ -41,7 +41,8 @@ def write(path: Path) -> None:
         raise FileExistsError(f"{path} is there already; give another name")
     connection = sqlite3.connect(path)
     connection.execute(
-        "CREATE TABLE films (film_id INTEGER, title TEXT, genre TEXT, country TEXT, minutes INTEGER)"
+        "CREATE TABLE films (film_id INTEGER, title TEXT, genre TEXT, country TEXT, "
+        "minutes INTEGER)"
     )
     connection.execute(
         "CREATE TABLE screenings (screening_id INTEGER, film_id INTEGER, hall TEXT, slot TEXT, "

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stages.common import quantized
 from stages.common.adapters import attach, has_adapters, merged, save_adapters, saved_heads
 from stages.common.chat import stop_ids
-from stages.common.console import warn
 from stages.common.errors import HandoffError, UsageError
-from stages.common.machine import bf16_instructions
 from stages.common.manifest import adapter_base
 from stages.common.model_folder import base_of, check_model_folder
+from stages.common.precision import computed_in
 from stages.common.template import PLAIN_TEMPLATE, check_template
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -351,30 +349,6 @@ def _require_whole(missing: set[str], path: str | Path) -> None:
     if missing:
         lacking = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise UsageError(f"The weights of {path} lack {lacking}; give a complete model.")
-
-
-def computed_in(dtype: str) -> str:
-    """float32 or bfloat16: what a recipe's ``model.dtype`` comes to on this machine.
-
-    A CPU without instructions for bfloat16 takes float32, with a notice: it would be slower there.
-    """
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    if dtype == "auto":
-        return "bfloat16" if on_gpu else "float32"
-    if dtype == "bfloat16" and not on_gpu and not bf16_instructions():
-        _notice_of_bf16()
-        return "float32"
-    return dtype
-
-
-@cache
-def _notice_of_bf16() -> None:
-    warn(
-        "model.dtype is bfloat16, but this CPU has no instructions for it; float32 is used, which "
-        "is faster here and takes twice the memory."
-    )
 
 
 def _dtype(name: str) -> Any:

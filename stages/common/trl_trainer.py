@@ -22,7 +22,7 @@ from transformers.integrations import integration_utils
 from stages.common.adapters import has_adapters
 from stages.common.engine import whole_tensors
 from stages.common.errors import RunError, UsageError
-from stages.common.models import computed_in, save_folder
+from stages.common.models import save_folder
 from stages.common.ranks import Ranks, world_size
 from stages.common.run_folder import (
     MetricsWriter,
@@ -195,16 +195,6 @@ class RunLog(TrainerCallback):
     def _move(self, step: int) -> None:
         self._advance(step - self._step)
         self._step = step
-
-
-def precision(dtype: str, *, adapters: bool) -> tuple[str, bool]:
-    """(type to load weights in, bf16 autocast?) for training.
-
-    Weights that learn are float32 whatever is computed in: AdamW steps at the usual rates are
-    smaller than bf16 weights can take up. A base under ``adapters`` stands still, so bf16 will do.
-    """
-    autocast = computed_in(dtype) == "bfloat16"
-    return "bfloat16" if autocast and adapters else "float32", autocast
 
 
 def check_trackers(names: Sequence[str]) -> None:

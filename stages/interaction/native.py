@@ -191,9 +191,9 @@ def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
 @torch.no_grad()
 def read(model: Any, tokens: Sequence[int], *, bias: bool) -> Kept | None:
     """The cache of one row of tokens; None for a model whose cache cannot be lent."""
-    device = model.device
-    network = Network(model, torch.zeros(1, dtype=torch.long, device=device), len(tokens), bias=bias)
-    _, cache = network.prompts(torch.tensor([list(tokens)], device=device), growing_cache(model))
+    ids = torch.tensor([list(tokens)], device=model.device)
+    network = Network(model, torch.zeros_like(ids[:, 0]), len(tokens), bias=bias)
+    _, cache = network.prompts(ids, growing_cache(model))
     buffers = buffers_of(cache)
     return Kept(buffers, 0, 0, tokens) if buffers else None
 

@@ -157,8 +157,9 @@ def prepare(model: Packaged, root: Path, *, reached: Callable[[str], bool] = on_
     package = installed(model.package)
     if package is None:
         raise UsageError(
-            f"{model.hub_id} can be had neither from the hub, which does not answer, nor from the "
-            f"Python package {model.package}, which is not installed; go online, or run make models."
+            f"{model.hub_id} can be had neither from the hub, which does not answer, nor from "
+            f"{model.package}, a Python package that is not installed; go online, or run make "
+            "models."
         )
     _written(model, package, folder)
     return f"{model.hub_id}: {folder}, from the Python package {model.package}. {model.about}"

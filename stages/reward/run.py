@@ -159,7 +159,8 @@ def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[
 
 def train(recipe: Recipe, folder: RunFolder, prepared: Prepared) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
-    from stages.common.trl_trainer import RunLog, precision, run_training
+    from stages.common.precision import precision
+    from stages.common.trl_trainer import RunLog, run_training
     from stages.reward.trainer import METRICS, make_dataset, make_trainer, pair_figures, pair_scores
 
     pairs = prepared.pairs
@@ -220,7 +221,8 @@ def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
 
 
 def _save(recipe: Recipe, folder: RunFolder, model: Any, prepared: Prepared) -> None:
-    from stages.common.trl_trainer import precision, save_trained
+    from stages.common.precision import precision
+    from stages.common.trl_trainer import save_trained
 
     card = f"Reward model of the aac recipe {recipe.name}: one score per dialogue."
     _, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)

@@ -17,11 +17,11 @@ from stages.common.models import (
     load_tokenizer,
     load_trained_actor,
 )
+from stages.common.precision import precision
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.common.seeding import derived_seed
 from stages.common.sharding import is_sharded
-from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Task

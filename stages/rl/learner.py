@@ -29,13 +29,13 @@ from stages.rl.losses import (
     effective_share,
     entropy,
 )
+from stages.rl.lower import known_below
 from stages.rl.rows import (
     ActorRow,
     RowBatch,
     actor_rows,
     collate,
     counts,
-    microbatches,
     pieces,
 )
 from stages.rl.trl_adapter import TrlPPOSetup
@@ -121,21 +121,6 @@ class ActorLearner:
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
         self.ranks = setup.ranks
-
-    def with_lower(self, rows: Sequence[ActorRow]) -> list[ActorRow]:
-        """The rows with the states below the layers that learn, once for all that reads them.
-
-        By one process; several each read a share of the rows, and would have to pass states on.
-        """
-        if self.setup.lower is None or self.ranks.size > 1:
-            return list(rows)
-        self.setup.model.eval()
-        done = {}
-        for piece in microbatches(rows, max_tokens=self.microbatch_tokens):
-            states = self.setup.lower_states(collate(piece, self.setup.accelerator.device).ids)
-            for row, state in zip(piece, states, strict=True):
-                done[id(row)] = replace(row, below=state[: len(row.ids)])
-        return [done[id(row)] for row in rows]
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
@@ -235,7 +220,10 @@ class ActorLearner:
         Raises RunError before a non-finite gradient reaches the weights.
         """
         tally, norms = Tally(), []
-        rows = self.with_lower(rows)
+        # By one process; several each read a share of the rows, and would have to pass states on.
+        if self.setup.lower is not None and self.ranks.size == 1:
+            self.setup.model.eval()
+            rows = known_below(rows, self.setup.lower_states, max_tokens=self.microbatch_tokens)
         rows, rounding = self.with_rounding(rows, objective.temperature)
         rows = self.with_reference(rows, objective.temperature)
         imitated = self.sft_rows() if objective.sft_coef > 0 else []

@@ -7,12 +7,15 @@ forwards begin above it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from stages.rl.rows import ActorRow, collate, microbatches
 
 TOLERANCE = 1e-3
 """Relative; two forwards that differ by more than rounding are two different models."""
@@ -77,3 +80,15 @@ def lower_layers(model: Any, upper: int | None) -> LowerLayers | None:
         model.train(training)
     same = torch.allclose(found.float(), whole.float(), rtol=TOLERANCE, atol=TOLERANCE)
     return halves if same else None
+
+
+def known_below(
+    rows: Sequence[ActorRow], states_of: Callable[[Tensor], Tensor], *, max_tokens: int
+) -> list[ActorRow]:
+    """The rows with their states below, in order; ``states_of``: ids (B, T) to (B, T, H)."""
+    done: dict[int, ActorRow] = {}
+    for piece in microbatches(rows, max_tokens=max_tokens):
+        states = states_of(collate(piece).ids)
+        pairs = zip(piece, states, strict=True)
+        done |= {id(row): replace(row, below=state[: len(row.ids)]) for row, state in pairs}
+    return [done[id(row)] for row in rows]

@@ -171,17 +171,18 @@ class TrlPPOSetup(PPOTrainer):
         return wrapper
 
     def cut_below(self, upper: int | None) -> None:
-        """Only ``upper`` layers learn: what is below may be computed once (see ``stages.rl.lower``)."""
+        """Only ``upper`` layers learn: what is below may be computed once (see ``lower``)."""
         if not is_sharded(self.actor):
             with self.computing():
                 self.lower = lower_layers(self.actor, upper)
 
-    def lower_states(self, ids: Tensor) -> Tensor | None:
-        """(B, T, H) states of right-padded rows below the layers that learn; None: all learn."""
+    def lower_states(self, ids: Tensor) -> Tensor:
+        """(B, T, H) states of right-padded rows below the layers that learn, on the CPU or GPU
+        where the actor is. RuntimeError if all layers learn."""
         if self.lower is None:
-            return None
+            raise RuntimeError("lower_states() where no layer stands still")
         with self.computing():
-            return self.lower.states(ids)
+            return self.lower.states(ids.to(self.accelerator.device))
 
     def actor_logits(
         self,
@@ -240,10 +241,9 @@ class TrlPPOSetup(PPOTrainer):
     def _frozen_logits(
         self, model: Any, ids: Tensor, action_mask: Tensor, below: Tensor | None = None
     ) -> Tensor:
-        head = model.get_output_embeddings()
-        with torch.no_grad(), self.computing(), at_actions(head, action_mask):
-            with self._from(ids, below) as begin:
-                logits: Tensor = model(**begin, use_cache=False).logits[0]
+        narrowed = at_actions(model.get_output_embeddings(), action_mask)
+        with torch.no_grad(), self.computing(), narrowed, self._from(ids, below) as begin:
+            logits: Tensor = model(**begin, use_cache=False).logits[0]
         return logits
 
     @contextmanager

@@ -10,13 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from stages.common import models
+from stages.common import precision as precision_module
 from stages.common.chat import stop_ids
 from stages.common.console import quiet_libraries
 from stages.common.errors import HandoffError, UsageError
 from stages.common.machine import bf16_instructions
 from stages.common.models import (
-    computed_in,
     count_parameters,
     load_actor,
     load_reward_model,
@@ -27,7 +26,7 @@ from stages.common.models import (
     save_folder,
     score_padding,
 )
-from stages.common.trl_trainer import precision
+from stages.common.precision import computed_in, precision
 from tests.tiny_models import tiny_bert, tiny_llama, tiny_qwen3
 
 
@@ -162,13 +161,13 @@ def test_a_fresh_head_is_no_reward_model(llama: Path, tmp_path: Path) -> None:
 def test_a_cpu_without_bf16_instructions_takes_float32_and_says_so(
     llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(models, "bf16_instructions", lambda: ["amx_bf16"])
+    monkeypatch.setattr(precision_module, "bf16_instructions", lambda: ["amx_bf16"])
     assert computed_in("bfloat16") == "bfloat16" and load_actor(llama, dtype="bfloat16").dtype == (
         torch.bfloat16
     )
     assert precision("bfloat16", adapters=True) == ("bfloat16", True)
-    monkeypatch.setattr(models, "bf16_instructions", list)
-    models._notice_of_bf16.cache_clear()
+    monkeypatch.setattr(precision_module, "bf16_instructions", list)
+    precision_module._notice_of_bf16.cache_clear()
     for _ in range(2):
         assert precision("bfloat16", adapters=True) == ("float32", False)
         assert load_actor(llama, dtype="bfloat16").dtype == torch.float32

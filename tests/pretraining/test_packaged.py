@@ -99,7 +99,9 @@ def write_gguf(model: Any, tokenizer: Any, file: Path, lacking: str = "") -> Non
 
 
 def test_an_actor_out_of_a_gguf_file_is_a_plain_folder(site: Path, tmp_path: Path) -> None:
-    original = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path / "original", vocab_size=401))
+    original = AutoModelForCausalLM.from_pretrained(
+        tiny_llama(tmp_path / "original", vocab_size=401)
+    )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "original")
     write_gguf(original, tokenizer, package(site, ACTOR) / "tiny.gguf")
     said = prepare(ACTOR, tmp_path / "models", reached=never)
@@ -121,7 +123,9 @@ def test_an_actor_out_of_a_gguf_file_is_a_plain_folder(site: Path, tmp_path: Pat
 
 
 def test_a_gguf_file_that_lacks_weights_is_refused(site: Path, tmp_path: Path) -> None:
-    original = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path / "original", vocab_size=401))
+    original = AutoModelForCausalLM.from_pretrained(
+        tiny_llama(tmp_path / "original", vocab_size=401)
+    )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "original")
     file = package(site, ACTOR) / "tiny.gguf"
     write_gguf(original, tokenizer, file, lacking="model.layers.1.mlp.up_proj.weight")

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from stages.common.rows import Row
 from stages.rl import trl_adapter
 from stages.rl.lower import lower_layers
-from stages.common.rows import Row
 from stages.rl.rows import ActorRow, collate, demonstration
 from tests.adapted import World, tensors
 from tests.interaction.test_native import architectures

@@ -1,4 +1,4 @@
-"""The frozen trunk: a pretrained sentence encoder that stands still under the light trunk's network.
+"""The frozen trunk: a sentence encoder that stands still under the light trunk's network.
 
 What the encoder makes of a text is worked out once and kept with the episode, so a fit costs what
 the light trunk's does; and a few hundred episodes, on which a tuned encoder would overfit, only
