@@ -164,7 +164,7 @@ def models(folder: Path) -> Finding:
     """Models a person keeps in the folder that git ignores."""
     held = sorted(p.parent.name for p in folder.glob("*/config.json"))
     detail = ", ".join(held) or ("empty" if folder.is_dir() else f"no folder {folder}/ here")
-    advice = f"put a Hugging Face model folder into {folder}/ and name it as model.actor"
+    advice = f"make models, or put a Hugging Face folder into {folder}/ and name it as model.actor"
     return Finding("models/", bool(held), detail, "real pretrained actors", advice)
 
 

@@ -14,7 +14,6 @@ from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import adapter_base
 from stages.common.model_folder import base_of, check_model_folder
-from stages.common.precision import computed_in
 from stages.common.template import PLAIN_TEMPLATE, check_template
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -354,7 +353,9 @@ def _require_whole(missing: set[str], path: str | Path) -> None:
 def _dtype(name: str) -> Any:
     import torch
 
-    return getattr(torch, computed_in(name))
+    if name == "auto":
+        return torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    return getattr(torch, name)
 
 
 def _head_names(model: Any) -> list[str]:

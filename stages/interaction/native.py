@@ -123,7 +123,7 @@ class NativePolicy:
     def _begun(self, prompts: Sequence[Sequence[int]]) -> Kept | None:
         """The cache of the tokens that all these prompts begin with; None if they are too few."""
         shared = common_beginning(prompts)
-        if len(shared) < LEAST_SHARED:
+        if len(shared) < LEAST_SHARED or growing_cache(self._model) is None:
             return None
         if self._beginning is None or list(self._beginning.tokens) != shared:
             with evaluating(self._model):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +29,8 @@ from stages.common.models import (
     score_padding,
 )
 from stages.common.precision import computed_in, precision
+from stages.interaction.player import load_player
+from stages.interaction.states import StateOptions
 from tests.tiny_models import tiny_bert, tiny_llama, tiny_qwen3
 
 
@@ -158,19 +162,25 @@ def test_a_fresh_head_is_no_reward_model(llama: Path, tmp_path: Path) -> None:
     assert torch.equal(model.model.embed_tokens.weight, actor.model.embed_tokens.weight)
 
 
+def played_in(folder: Path) -> torch.dtype:
+    model = SimpleNamespace(chat_template=None, dtype="bfloat16")
+    sampling = SimpleNamespace(temperature=1.0, max_new_tokens=4)
+    policy: Any = load_player(folder, model=model, sampling=sampling, state=StateOptions()).policy
+    dtype: torch.dtype = policy._model.dtype
+    return dtype
+
+
 def test_a_cpu_without_bf16_instructions_takes_float32_and_says_so(
     llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(precision_module, "bf16_instructions", lambda: ["amx_bf16"])
-    assert computed_in("bfloat16") == "bfloat16" and load_actor(llama, dtype="bfloat16").dtype == (
-        torch.bfloat16
-    )
+    assert played_in(llama) == torch.bfloat16
     assert precision("bfloat16", adapters=True) == ("bfloat16", True)
     monkeypatch.setattr(precision_module, "bf16_instructions", list)
     precision_module._notice_of_bf16.cache_clear()
     for _ in range(2):
         assert precision("bfloat16", adapters=True) == ("float32", False)
-        assert load_actor(llama, dtype="bfloat16").dtype == torch.float32
+        assert played_in(llama) == torch.float32
     assert capsys.readouterr().err.count("no instructions for it") == 1  # told once
     assert (computed_in("auto"), computed_in("float32")) == ("float32", "float32")
 
