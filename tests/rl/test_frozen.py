@@ -80,4 +80,4 @@ def test_later_turns_change_no_earlier_feature(width: int) -> None:
     first = trunk([trunk.prepare(critic_views(whole))])
     cut = whole.with_turns(whole.turns[:2])
     again = trunk([trunk.prepare(critic_views(cut))])
-    torch.testing.assert_close(first[:3], again)
+    torch.testing.assert_close(first[:2], again[:2])  # c_2 of the cut one says that it ended
