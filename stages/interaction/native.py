@@ -182,7 +182,8 @@ def decode(model: Any, job: Job) -> list[Decoded]:
 
 def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The tokens that all prompts begin with, short of the last one of any."""
-    first, last = min(prompts), max(prompts)  # whatever these two share, all in between do
+    rows = [tuple(prompt) for prompt in prompts]
+    first, last = min(rows), max(rows)  # whatever these two share, all in between do
     length = min(len(prompt) for prompt in prompts) - 1
     same = (k for k in range(length) if first[k] != last[k])
     return list(first[: next(same, length)])
