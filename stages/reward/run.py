@@ -6,7 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import LoraSection, Recipe
 from stages.recipe.ranges import advice, default_learning_rate
-from stages.reward.data import Pairs, build_pairs, read_preferences
+from stages.reward.data import Pairs, build_pairs, read_preferences, told_apart
 
 PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
 """Places in random keys, so that no two uses share numbers."""
@@ -105,7 +105,7 @@ def prepare(
     base, tokenizer = _load_tokenizer(recipe, sft)
     _check_length(base, recipe.reward.max_length)
     if given is None:
-        gathered = gather(recipe, sft, ranks)
+        gathered = _readable(gather(recipe, sft, ranks), tokenizer, base)
     else:
         gathered = Gathered(given, str(recipe.reward.data))
     pairs = build_pairs(
@@ -138,6 +138,19 @@ def gather(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Gathered:
         )
     records = [(f"preference {k}", row) for k, row in enumerate(rows, start=1)]
     return Gathered(records, "preferences", episodes)
+
+
+def _readable(gathered: Gathered, tokenizer: Any, base: str | Path) -> Gathered:
+    """What was played, less the pairs that the trunk cannot tell apart. RunError if none is left.
+
+    In a person's file such a pair is an error with its row; a sampling actor makes them.
+    """
+    records = told_apart(tokenizer, gathered.records)
+    if left_out := len(gathered.records) - len(records):
+        warn(f"{left_out} pairs are left out: {base} reads their two replies alike.")
+    if not records:
+        raise RunError(f"{base} reads the two replies of every pair alike; take another trunk.")
+    return replace(gathered, records=records)
 
 
 def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[Trajectory]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from transformers import AutoModelForSequenceClassification
 
+from stages.common.errors import RunError
 from stages.common.manifest import read_manifest
 from stages.common.models import load_tokenizer
 from stages.common.template import PLAIN_TEMPLATE
+from stages.reward.data import told_apart
+from stages.reward.run import Gathered, _readable
 from tests.adapted import World, rows
 from tests.tiny_models import tiny_bert
 
@@ -43,3 +46,15 @@ def test_rows_that_the_encoder_cannot_read_are_refused(world: World) -> None:
     words = ("--sft", world.root / "sft")
     said = world.refused("train-reward", *words, reward__base=str(world.bert))
     assert "reward.max_length is 300" in said and "at most 128 tokens" in said
+
+
+def test_pairs_that_the_encoder_reads_alike_are_left_out(world: World) -> None:
+    tokenizer = load_tokenizer(world.bert, plain=True)
+    prompt = [{"role": "user", "content": "how many orders?"}]
+    pairs = [{"prompt": prompt, "chosen": "orders", "rejected": other} for other in ("ORDERS", "x")]
+    records = [(f"preference {k}", row) for k, row in enumerate(pairs, start=1)]
+    assert told_apart(tokenizer, records) == records[1:]
+    gathered = Gathered(records, "preferences")
+    assert _readable(gathered, tokenizer, "an encoder").records == records[1:]
+    with pytest.raises(RunError, match="an encoder reads the two replies of every pair alike"):
+        _readable(Gathered(records[:1], "preferences"), tokenizer, "an encoder")

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from stages.rl.critic.light import Episode, LightTrunk, numbers_of
-from stages.rl.critic.views import View
+from stages.rl.critic.light import LightTrunk
 
 BETWEEN_FACTS = "; "
 """Facts are embedded one by one: most of them stay as they are from turn to turn."""
@@ -68,19 +67,6 @@ class FrozenTrunk(LightTrunk):
         super().__init__(hidden_size, actions=actions)
         self._standing = Standing(encoder)
         self.embed = nn.Linear(encoder.size, hidden_size)
-
-    def prepare(self, views: Sequence[View]) -> Episode:
-        """Turn the T + 1 views of one episode into numbers."""
-        last = views[-1]
-        return Episode(
-            goal=self._texts([last.goal]),
-            exchanges=self._texts([f"{e.action} {e.result}" for e in last.history] or [""]),
-            state=self._texts([f"{v.state} {v.checklist}" for v in views]),
-            privileged=self._facts([v.privileged for v in views]),
-            actions=self._texts([v.action for v in views]),
-            numbers=numbers_of(views),
-            remembers=len(last.history) == len(views) - 1,
-        )
 
     def _texts(self, texts: Sequence[str]) -> Embedded:
         return Embedded(self._standing.rows(texts))

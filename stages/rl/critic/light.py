@@ -102,14 +102,22 @@ class LightTrunk(nn.Module):
         """Turn the T + 1 views of one episode into numbers."""
         last = views[-1]
         return Episode(
-            goal=Bags.of([last.goal]),
-            exchanges=Bags.of([f"{e.action} {e.result}" for e in last.history] or [""]),
-            state=Bags.of([f"{v.state} {v.checklist}" for v in views]),
-            privileged=Bags.of([v.privileged for v in views]),
-            actions=Bags.of([v.action for v in views]),
-            numbers=numbers_of(views),
+            goal=self._texts([last.goal]),
+            exchanges=self._texts([f"{e.action} {e.result}" for e in last.history] or [""]),
+            state=self._texts([f"{v.state} {v.checklist}" for v in views]),
+            privileged=self._facts([v.privileged for v in views]),
+            actions=self._texts([v.action for v in views]),
+            numbers=torch.tensor([_numbers(v) for v in views]),
             remembers=len(last.history) == len(views) - 1,
         )
+
+    def _texts(self, texts: Sequence[str]) -> Texts:
+        """What ``_embed`` reads of texts."""
+        return Bags.of(texts)
+
+    def _facts(self, texts: Sequence[str]) -> Texts:
+        """The same of privileged facts."""
+        return Bags.of(texts)
 
     def forward(self, episodes: Sequence[Episode]) -> Tensor:
         """Features of all views of the episodes, (sum of views, width)."""
@@ -149,11 +157,6 @@ class LightTrunk(nn.Module):
             else:
                 rows.append(goals[i].expand(episode.views, -1))
         return torch.cat(rows)
-
-
-def numbers_of(views: Sequence[View]) -> Tensor:
-    """(views, NUMBERS) of what words alone do not say."""
-    return torch.tensor([_numbers(v) for v in views])
 
 
 def _numbers(view: View) -> list[float]:
