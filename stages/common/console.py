@@ -10,7 +10,14 @@ from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from stages.common.live import Board, frame, plain
 
@@ -125,6 +132,8 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
     bar = Progress(
@@ -132,6 +141,7 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         console=_err,
         transient=True,
         disable=not _draws(),
+        speed_estimate_period=3600,  # steps may take minutes: all of them tell the time left
         redirect_stdout=False,
         redirect_stderr=False,
     )

@@ -114,11 +114,14 @@ def _gpus(torch: Any) -> Finding:
     return Finding("GPU", True, "; ".join(names), use)
 
 
-def _processor() -> Finding:
-    """bf16 on a CPU is fast only with instructions for it."""
-    file = Path("/proc/cpuinfo")
+def bf16_instructions(file: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """The CPU's instructions for bf16, without which it is slow there; none where unknown."""
     flags = set(file.read_text("utf-8", "replace").split()) if file.is_file() else set()
-    found = [flag for flag in _BF16_FLAGS if flag in flags]
+    return [flag for flag in _BF16_FLAGS if flag in flags]
+
+
+def _processor() -> Finding:
+    found = bf16_instructions()
     detail = f"{os.cpu_count()} cores, {', '.join(found) or 'no bf16 instructions known'}"
     advice = "keep model.dtype float32 (or auto) on this CPU"
     return Finding("CPU bf16", bool(found), detail, "bf16 training on CPUs", advice)
@@ -161,7 +164,7 @@ def models(folder: Path) -> Finding:
     """Models a person keeps in the folder that git ignores."""
     held = sorted(p.parent.name for p in folder.glob("*/config.json"))
     detail = ", ".join(held) or ("empty" if folder.is_dir() else f"no folder {folder}/ here")
-    advice = f"put a Hugging Face model folder into {folder}/ and name it as model.actor"
+    advice = f"make models, or put a Hugging Face folder into {folder}/ and name it as model.actor"
     return Finding("models/", bool(held), detail, "real pretrained actors", advice)
 
 

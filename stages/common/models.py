@@ -14,17 +14,20 @@ from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import adapter_base
 from stages.common.model_folder import base_of, check_model_folder
-from stages.common.template import check_template
+from stages.common.template import PLAIN_TEMPLATE, check_template
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _GENERATION = "generation_config.json"
 
 
-def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
+def load_tokenizer(
+    path: str | Path, chat_template: Path | None = None, *, plain: bool = False
+) -> Any:
     """The tokenizer of a folder or hub id; UsageError without a chat template that works.
 
-    ``chat_template``: a jinja file to use instead of the tokenizer's own. A missing pad token
-    is left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
+    ``chat_template``: a jinja file to use instead of the tokenizer's own. ``plain``: one that has
+    none takes ``PLAIN_TEMPLATE``, as encoders were never told of dialogues. A missing pad token is
+    left missing: masks are explicit everywhere, and ``padding_id`` says what to fill with.
     """
     from transformers import AutoTokenizer
 
@@ -35,6 +38,8 @@ def load_tokenizer(path: str | Path, chat_template: Path | None = None) -> Any:
         raise UsageError(_not_loaded("tokenizer", path, error)) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
+    if plain and not tokenizer.chat_template and tokenizer.sep_token:
+        tokenizer.chat_template = PLAIN_TEMPLATE
     if not tokenizer.chat_template:
         raise UsageError(
             f"The tokenizer of {path} has no chat template, which multi-turn dialogues need; "
@@ -142,6 +147,16 @@ def stored_dtype(path: str | Path) -> str:
 
     kept = getattr(AutoConfig.from_pretrained(_source(path)), "dtype", None)
     return str(kept or "float32").removeprefix("torch.")
+
+
+def longest_row(path: str | Path) -> int | None:
+    """Most tokens that a model with a table of positions reads; None where they are computed."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(_source(base_of(path) or path))
+    most = getattr(config, "max_position_embeddings", None)
+    computed = getattr(config, "rope_parameters", None) is not None
+    return None if most is None or computed else int(most)
 
 
 def load_trunk(path: str | Path) -> Any:
@@ -352,8 +367,10 @@ def _head_names(model: Any) -> list[str]:
 def _not_loaded(what: str, path: str | Path, error: Exception) -> str:
     if Path(path).is_dir():
         return f"No {what} could be loaded from {path}: {_first(error)}"
+    why = _first(error).rstrip(".")
     return (
-        f"{path} is no folder here, and no {what} of that hub id could be loaded: {_first(error)}"
+        f"{path} is no folder here, and no {what} of that hub id could be loaded: {why}; "
+        "make models brings those of recipes/laptop.yaml without the hub."
     )
 
 

@@ -11,6 +11,11 @@ from weakref import WeakKeyDictionary
 from stages.common.errors import UsageError
 
 Message = dict[str, Any]
+PLAIN_TEMPLATE = """{{ cls_token }}
+{%- for message in messages %}{{ message['role'] + ': ' + message['content'] + sep_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"""
+"""For encoders, which have a token that the text begins with and one that ends a part."""
 _USER, _REPLY, _OTHER = "qzuserqz", "qzreplyqz", "qzotherqz"
 
 

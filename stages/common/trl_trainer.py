@@ -276,16 +276,6 @@ class RunLog(TrainerCallback):
         self._shown()
 
 
-def precision(dtype: str, *, adapters: bool) -> tuple[str, bool]:
-    """(type to load weights in, bf16 autocast?) for training.
-
-    Weights that learn are float32 whatever is computed in: AdamW steps at the usual rates are
-    smaller than bf16 weights can take up. A base under ``adapters`` stands still, so bf16 will do.
-    """
-    autocast = dtype == "bfloat16" or (dtype == "auto" and torch.cuda.is_available())
-    return "bfloat16" if autocast and adapters else "float32", autocast
-
-
 def training_arguments(
     kind: Any,
     section: str,

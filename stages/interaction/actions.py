@@ -96,6 +96,22 @@ def tool_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def short_tool_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
+    """As ``tool_prompt`` in a sixth of its tokens: the format, and names with arguments."""
+    signatures = []
+    for tool in map(_function, tools):
+        arguments = ", ".join((tool.get("parameters") or {}).get("properties") or {})
+        signatures.append(f"{tool.get('name')}({arguments})")
+    return (
+        'Reply with one JSON object, {"name": tool, "arguments": {...}}. '
+        f"Tools: {', '.join(signatures)}."
+    )
+
+
+TOOL_PROMPTS = {"full": tool_prompt, "short": short_tool_prompt}
+"""Ways to tell a model of its tools, by the recipe's ``state.tool_prompt``."""
+
+
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = tool.get("function")
     return inner if isinstance(inner, Mapping) else tool

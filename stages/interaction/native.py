@@ -31,6 +31,8 @@ from stages.interaction.replies import Sampled, prompt_ids, replies
 LEAVE_AT = 0.7
 """Finished rows leave the batch once no more than this share of it is still going: copying the
 cache costs more than a few idle rows."""
+LEAST_SHARED = 16
+"""Fewer common tokens at the beginning of prompts are not worth a forward of their own."""
 
 
 class NativePolicy:
@@ -62,6 +64,7 @@ class NativePolicy:
         with evaluating(model):
             self._bias = model.device.type == "cpu" and takes_bias(model)
         self._kept: dict[tuple[int, ...], Kept] = {}
+        self._beginning: Kept | None = None
         self._weights = -1
 
     def at(self, temperature: float, max_new_tokens: int | None = None) -> NativePolicy:
@@ -101,15 +104,31 @@ class NativePolicy:
             stops=self._stops,
             temperature=self._temperature,
             bias=self._bias,
-            kept=self._past(keys) if self._reuse else None,
+            kept=self._past(keys, prompts) if self._reuse else None,
         )
 
-    def _past(self, keys: Sequence[tuple[int, ...]]) -> list[Kept | None]:
-        """What the turn before left of each row's cache, if the weights are still the same."""
+    def _past(
+        self, keys: Sequence[tuple[int, ...]], prompts: Sequence[Sequence[int]]
+    ) -> list[Kept | None]:
+        """What the turn before left of each row's cache, if the weights are still the same; for
+        rows that begin, what they have in common (a system message, say), computed once."""
         weights = sum(parameter._version for parameter in self._model.parameters())
         if weights != self._weights:
-            self._weights, self._kept = weights, {}
-        return [self._kept.get((*key[:-1], key[-1] - 1)) for key in keys]
+            self._weights, self._kept, self._beginning = weights, {}, None
+        known = [self._kept.get((*key[:-1], key[-1] - 1)) for key in keys]
+        fresh = [prompt for prompt, kept in zip(prompts, known, strict=True) if kept is None]
+        beginning = self._begun(fresh) if len(fresh) > 1 else None
+        return [kept or beginning for kept in known]
+
+    def _begun(self, prompts: Sequence[Sequence[int]]) -> Kept | None:
+        """The cache of the tokens that all these prompts begin with; None if they are too few."""
+        shared = common_beginning(prompts)
+        if len(shared) < LEAST_SHARED or growing_cache(self._model) is None:
+            return None
+        if self._beginning is None or list(self._beginning.tokens) != shared:
+            with evaluating(self._model):
+                self._beginning = read(self._model, shared, bias=self._bias)
+        return self._beginning
 
     def _keep(self, keys: Sequence[tuple[int, ...]], decoded: Sequence[Decoded]) -> None:
         """Remember each row's cache for its next turn; nothing older is kept."""
@@ -159,6 +178,25 @@ def decode(model: Any, job: Job) -> list[Decoded]:
     while batch.step():
         pass
     return batch.results()
+
+
+def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all prompts begin with, short of the last one of any."""
+    rows = [tuple(prompt) for prompt in prompts]
+    first, last = min(rows), max(rows)  # whatever these two share, all in between do
+    length = min(len(prompt) for prompt in prompts) - 1
+    same = (k for k in range(length) if first[k] != last[k])
+    return list(first[: next(same, length)])
+
+
+@torch.no_grad()
+def read(model: Any, tokens: Sequence[int], *, bias: bool) -> Kept | None:
+    """The cache of one row of tokens; None for a model whose cache cannot be lent."""
+    ids = torch.tensor([list(tokens)], device=model.device)
+    network = Network(model, torch.zeros_like(ids[:, 0]), len(tokens), bias=bias)
+    _, cache = network.prompts(ids, growing_cache(model))
+    buffers = buffers_of(cache)
+    return Kept(buffers, 0, 0, tokens) if buffers else None
 
 
 class _Batch:

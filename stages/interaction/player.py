@@ -47,11 +47,12 @@ def load_player(folder: str | Path, *, model: Any, sampling: Any, state: Any) ->
 
     from stages.common.chat import encode_prompt
     from stages.common.models import count_parameters, load_actor, load_tokenizer
+    from stages.common.precision import computed_in
     from stages.interaction.native import NativePolicy
 
     with quiet_libraries(None):
         tokenizer = load_tokenizer(folder, model.chat_template)
-        actor = load_actor(folder, dtype=model.dtype, tokenizer=tokenizer)
+        actor = load_actor(folder, dtype=computed_in(model.dtype), tokenizer=tokenizer)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = NativePolicy(
         actor.to(device).eval(),

@@ -86,6 +86,9 @@ def _qwen(name: str, *shape: int, tied: bool = False) -> Architecture:
 
 
 NAMED = {
+    "135M": Architecture(
+        "HuggingFaceTB/SmolLM2-135M", 576, 30, 9, 3, 1536, 49152, tied=True, head_size=64
+    ),
     "0.5B": _qwen("Qwen/Qwen2.5-0.5B", 896, 24, 14, 2, 4864, 151936, tied=True),
     "1.5B": _qwen("Qwen/Qwen2.5-1.5B", 1536, 28, 12, 2, 8960, 151936, tied=True),
     "3B": _qwen("Qwen/Qwen2.5-3B", 2048, 36, 16, 2, 11008, 151936, tied=True),

@@ -95,8 +95,11 @@ class CriticSection(Section):
     """Only with ``trunk: shared``: weight of the value loss beside the actor's; none: 0.5."""
     detach: bool = False
     """Only with ``trunk: shared``: the value loss trains the head and leaves the trunk alone."""
+    frozen: bool = False
+    """Only with an encoder's folder or id as trunk: it stands still, and what it makes of each text
+    is kept; the light trunk's network over that learns alone."""
     hidden_size: int = Field(96, ge=8)
-    """Width of the light and scratch trunks."""
+    """Width of the light and scratch trunks, and of what learns over a frozen one."""
     layers: int = Field(6, ge=1)
     """Depth of the scratch trunk."""
     loss: Literal["mse", "huber", "hl_gauss"] = "mse"
@@ -170,6 +173,17 @@ class CriticSection(Section):
                 f"{', '.join(NOT_CAUSAL)}, {SHARED}, or an encoder's folder or id"
             )
         return trunk
+
+    @field_validator("frozen")
+    @classmethod
+    def _stands_on_an_encoder(cls, frozen: bool, info: ValidationInfo) -> bool:
+        kind, trunk = info.data.get("kind"), info.data.get("trunk")
+        if frozen and (kind == "advantage" or trunk in (*NOT_CAUSAL, SHARED)):
+            raise ValueError(
+                f"true, but kind {kind} on trunk {trunk} has no encoder that could stand still; "
+                "leave it out, or name an encoder's folder or id as rl.critic.trunk"
+            )
+        return frozen
 
     @field_validator("hidden_size")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from stages.recipe.models import Recipe
 from stages.recipe.schema import Known, allowed, is_number, is_path, walk
 from stages.recipe.source import apply_overrides, read_recipe
 
+MODELS = "models"
+"""Folder of models that ``make models`` takes from elsewhere than the hub."""
+_HUB_ID = re.compile(r"[\w-][\w.-]*/\w[\w.-]*")
 # Text that may name a folder, a hub id, or one of a few words with a meaning of their own.
 _FOLDER_OR_WORD = {
     ("model", "actor"): (),
@@ -37,8 +41,9 @@ def load_recipe(
     """Read, override and validate a recipe. Raises UsageError with one sentence.
 
     Relative paths written in the file mean the file's own folder if they exist there, else the
-    working directory; paths in overrides mean the working directory. ``check_files``: data files
-    and folders it names must exist.
+    working directory; paths in overrides mean the working directory. A hub id whose last part is
+    a folder under models/ (``make models`` puts them there) means that folder. ``check_files``:
+    data files and folders it names must exist.
     """
     path = Path(path)
     content = read_recipe(path)
@@ -76,24 +81,39 @@ def _resolve_paths(
     """A copy in which paths that exist beside the recipe point there."""
     replaced = dict(content)
     for known in walk(Recipe, content):
-        beside = _beside(known, folder)
-        if beside is not None and known.path not in overridden:
-            replaced = _replace(replaced, known.path, str(beside))
+        beside = None if known.path in overridden else _beside(known, folder)
+        place = beside or _kept_here(known, folder)
+        if place is not None:
+            replaced = _replace(replaced, known.path, str(place))
     return replaced
 
 
 def _beside(known: Known, folder: Path) -> Path | None:
     """The path beside the recipe that a value means, or None when it is to stay as it is."""
-    names_folder = known.path in _FOLDER_OR_WORD and known.value not in _FOLDER_OR_WORD[known.path]
     if (
         not known.value
         or not isinstance(known.value, str)
-        or not (names_folder or is_path(known.field))
+        or not (_names_model(known) or is_path(known.field))
     ):
         return None
     given = Path(known.value).expanduser()
     beside = given if given.is_absolute() else folder / given
     return beside if _exists(beside) else None
+
+
+def _names_model(known: Known) -> bool:
+    return known.path in _FOLDER_OR_WORD and known.value not in _FOLDER_OR_WORD[known.path]
+
+
+def _kept_here(known: Known, folder: Path) -> Path | None:
+    """The folder under models/, of the recipe's project or here, that a hub id means."""
+    if not isinstance(known.value, str) or not _names_model(known):
+        return None
+    if not _HUB_ID.fullmatch(known.value) or _exists(Path(known.value)):
+        return None
+    name = known.value.partition("/")[2]
+    places = (root / MODELS / name for root in (folder.resolve().parent, Path()))
+    return next((place for place in places if _exists(place / "config.json")), None)
 
 
 def _exists(path: Path) -> bool:

@@ -192,7 +192,7 @@ def _critic_checks(recipe: Recipe) -> list[tuple[str, float, Usual, str]]:
 def _trunk_rate(recipe: Recipe, size: SizeClass) -> list[str]:
     """Of a critic that grows from something trained, at a rate that would undo it."""
     critic = recipe.rl.critic
-    if critic.kind == "none" or critic.trunk in ("light", "scratch", "shared"):
+    if critic.kind == "none" or critic.frozen or critic.trunk in ("light", "scratch", "shared"):
         return []
     # A copy of the reward model's trunk, or of the actor, is of the actor's size.
     copied = critic.trunk in ("reward-model", "actor")
@@ -211,8 +211,9 @@ def _line(path: str, value: float, usual: Usual, watch: str, size: str) -> str:
 def _relations(recipe: Recipe, rates: dict[Stage, float], size: SizeClass) -> list[str]:
     """Values that are unusual only beside another one."""
     lines = []
-    pretrained = size.parameters > SIZES[0].parameters
-    if pretrained and rates["rl"] > _MOST_RL_OF_SFT * rates["sft"] * (1 + 1e-9):
+    # Adapters forget less (Biderman et al. 2024, arXiv:2405.09673), and the base stays as it was.
+    forgets = size.parameters > SIZES[0].parameters and recipe.model.lora is None
+    if forgets and rates["rl"] > _MOST_RL_OF_SFT * rates["sft"] * (1 + 1e-9):
         lines.append(
             f"rl.actor.learning_rate = {rates['rl']:g} is more than a tenth of sft.learning_rate = "
             f"{rates['sft']:g}; watch a clean evaluation for forgetting."

@@ -54,8 +54,9 @@ class StateSection(Section):
     """Token budget of the whole prompt; older exchanges leave first, the goal never."""
     checklist: bool = True
     """Show goals and what is already solved after each observation (F4)."""
-    tool_prompt: Literal["full", "none"] = "full"
-    """full: describe tools and call format in a system message; none: the actor knows them."""
+    tool_prompt: Literal["full", "short", "none"] = "full"
+    """full: describe tools and call format in a system message; short: only the format, names and
+    arguments, in a sixth of the tokens; none: the actor knows them."""
     review: Literal["none", "words"] = "none"
     """words: under each exchange the critic's review of it; under those of SFT's demonstrations, of
     critics of its kind that were fitted to other demonstrations."""

@@ -69,6 +69,18 @@ def read_preferences(path: Path) -> list[Record]:
     return records
 
 
+def told_apart(tokenizer: Any, records: Sequence[Record]) -> list[Record]:
+    """The rows whose two replies are different tokens: an encoder may read any case alike."""
+    kept = []
+    for place, row in records:
+        found = read_preference(place, row)
+        sides = (found.chosen, found.rejected)
+        one, other = (encode_action(tokenizer, s[:-1], s[-1]["content"]) for s in sides)
+        if one != other:
+            kept.append((place, row))
+    return kept
+
+
 def build_pairs(
     tokenizer: Any,
     records: Sequence[Record],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import LoraSection, Recipe
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.recipe.section import deciding
-from stages.reward.data import Pairs, build_pairs, read_preferences
+from stages.reward.data import Pairs, build_pairs, read_preferences, told_apart
 
 PREFERENCE_TASKS, HELD_OUT, ORDER, HEAD = 20, 21, 22, 23
 """Places in random keys, so that no two uses share numbers."""
@@ -126,8 +126,9 @@ def prepare(
 ) -> Prepared:
     """Preference rows, ``given`` or played, as token pairs, in the tokens of the trunk."""
     base, tokenizer = _load_tokenizer(recipe, sft)
+    _check_length(base, recipe.reward.max_length)
     if given is None:
-        gathered = gather(recipe, sft, ranks)
+        gathered = _readable(gather(recipe, sft, ranks), tokenizer, base)
     else:
         gathered = Gathered(given, str(recipe.reward.data))
     pairs = build_pairs(
@@ -162,6 +163,19 @@ def gather(recipe: Recipe, sft: Path | None, ranks: Ranks = ALONE) -> Gathered:
     return Gathered(records, "preferences", episodes)
 
 
+def _readable(gathered: Gathered, tokenizer: Any, base: str | Path) -> Gathered:
+    """What was played, less the pairs that the trunk cannot tell apart. RunError if none is left.
+
+    In a person's file such a pair is an error with its row; a sampling actor makes them.
+    """
+    records = told_apart(tokenizer, gathered.records)
+    if left_out := len(gathered.records) - len(records):
+        warn(f"{left_out} pairs are left out: {base} reads their two replies alike.")
+    if not records:
+        raise RunError(f"{base} reads the two replies of every pair alike; take another trunk.")
+    return replace(gathered, records=records)
+
+
 def play(recipe: Recipe, arena: Arena, sft: Path, ranks: Ranks = ALONE) -> list[Trajectory]:
     """Each training task played several times by the SFT actor, at the temperature of stage 3."""
     section, seed = recipe.reward, derived_seed(recipe.seed, PREFERENCE_TASKS)
@@ -183,7 +197,8 @@ def train(
     recipe: Recipe, folder: RunFolder, prepared: Prepared, origin: Origin
 ) -> tuple[Any, dict[str, Any]]:
     """The trained model and its figures on the held-out pairs."""
-    from stages.common.trl_trainer import RunLog, precision, run_training
+    from stages.common.precision import precision
+    from stages.common.trl_trainer import RunLog, run_training
     from stages.reward.trainer import METRICS, make_dataset, make_trainer
 
     pairs, best = prepared.pairs, recipe.reward.keep == "best"
@@ -269,7 +284,8 @@ def _new_model(recipe: Recipe, prepared: Prepared, weights: str) -> Any:
 
 
 def _save(recipe: Recipe, folder: RunFolder, model: Any, prepared: Prepared) -> None:
-    from stages.common.trl_trainer import precision, save_trained
+    from stages.common.precision import precision
+    from stages.common.trl_trainer import save_trained
 
     card = f"Reward model of the aac recipe {recipe.name}: one score per dialogue."
     _, autocast = precision(recipe.model.dtype, adapters=adapters_of(recipe) is not None)
@@ -296,8 +312,20 @@ def _load_tokenizer(recipe: Recipe, sft: Path | None) -> tuple[str | Path, Any]:
     from stages.common.models import load_tokenizer
 
     base = _base(recipe, sft)
-    own = recipe.model.chat_template if recipe.reward.base in ("sft", "actor") else None
-    return base, load_tokenizer(base, own)
+    grown = recipe.reward.base in ("sft", "actor")
+    own = recipe.model.chat_template if grown else None
+    return base, load_tokenizer(base, own, plain=not grown)
+
+
+def _check_length(base: str | Path, max_length: int) -> None:
+    """UsageError for rows that the trunk has no positions for."""
+    from stages.common.models import longest_row
+
+    most = longest_row(base)
+    if most is not None and max_length > most:
+        raise UsageError(
+            f"reward.max_length is {max_length}, but {base} reads at most {most} tokens; lower it."
+        )
 
 
 def _base(recipe: Recipe, sft: Path | None) -> str | Path:

@@ -17,10 +17,10 @@ from stages.common.models import (
     load_tokenizer,
     load_trained_actor,
 )
+from stages.common.precision import precision
 from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.common.sharding import is_sharded
-from stages.common.trl_trainer import precision
 from stages.interaction.arena import Arena, kept
 from stages.interaction.environments import needs_person
 from stages.interaction.environments.base import Reset, Task
@@ -276,7 +276,7 @@ def build_trainer(
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"rl.trainer does not fit TRL's PPOConfig: {error}") from None
-    return AsymmetricPPOTrainer(
+    trainer = AsymmetricPPOTrainer(
         config,
         actor=actor,
         reference=reference,
@@ -286,6 +286,8 @@ def build_trainer(
         autocast=precision(recipe.model.dtype, adapters=adapters)[1],
         ranks=folder.ranks,
     )
+    trainer.cut_below(options.lora_layers)
+    return trainer
 
 
 def _prepared_with(rewarding: Rewarding, how: str) -> Any:

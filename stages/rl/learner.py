@@ -29,6 +29,7 @@ from stages.rl.losses import (
     effective_share,
     entropy,
 )
+from stages.rl.lower import known_below
 from stages.rl.rows import (
     ActorRow,
     RowBatch,
@@ -41,8 +42,8 @@ from stages.rl.rows import (
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
-LogitsOf = Callable[[Tensor, Tensor], Tensor]
-"""(ids, action mask) -> (n, V) logits at the n action tokens."""
+LogitsOf = Callable[..., Tensor]
+"""(ids, action mask, below=...) -> (n, V) logits at the n action tokens."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ class ActorLearner:
         for piece in self._pieces(rows):
             batch = collate(piece, self.setup.accelerator.device)
             with torch.no_grad():
-                log_policy = log_softmax(logits_of(batch.ids, batch.mask), temperature)
+                logits = logits_of(batch.ids, batch.mask, below=batch.below)
+                log_policy = log_softmax(logits, temperature)
             flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
             scored = zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
             found |= {places[id(row)]: chosen for row, chosen in scored if counts(piece)}
@@ -236,6 +238,10 @@ class ActorLearner:
         Raises RunError before a non-finite gradient reaches the weights.
         """
         tally, norms = Tally(), []
+        # By one process; several each read a share of the rows, and would have to pass states on.
+        if self.setup.lower is not None and self.ranks.size == 1:
+            self.setup.model.eval()
+            rows = known_below(rows, self.setup.lower_states, max_tokens=self.microbatch_tokens)
         rows, rounding = self.with_rounding(rows, objective.temperature)
         rows = self.with_reference(rows, objective.temperature)
         imitated = self.sft_rows() if objective.sft_coef > 0 else []
@@ -289,7 +295,9 @@ class ActorLearner:
 
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
-            logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
+            logits, values = self.setup.actor_logits_and_values(
+                batch.ids, batch.mask, batch.first, below=batch.below
+            )
             log_policy = log_softmax(logits, objective.temperature)
             log_reference = self._full_reference(batch, objective)
             loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
@@ -309,7 +317,7 @@ class ActorLearner:
         """log π_ref over the whole vocabulary, only where the KL loss needs it."""
         if objective.kl_loss != "full":
             return None
-        logits = self.setup.reference_logits(batch.ids, batch.mask)
+        logits = self.setup.reference_logits(batch.ids, batch.mask, below=batch.below)
         return log_softmax(logits, objective.temperature)
 
     def _sft_losses(

@@ -45,6 +45,8 @@ class ActorRow:
     """Key of that episode: with it a row is known again wherever it goes."""
     relabelled: bool = False
     """Hindsight chose its task by its outcome: to be imitated, never to be weighed by a ratio."""
+    below: Tensor | None = None
+    """(L, H) states below the layers that learn, where some stand still and they are known."""
 
     @property
     def actions(self) -> int:
@@ -71,6 +73,8 @@ class RowBatch:
     reference: Tensor
     returns: Tensor
     first: Tensor
+    below: Tensor | None
+    """(B, T, H), or None unless it is known of all rows."""
 
 
 def actor_rows(
@@ -141,9 +145,11 @@ def refuse_relabelled(rows: Sequence[ActorRow]) -> None:
 
 def collate(rows: Sequence[ActorRow], device: torch.device | str = "cpu") -> RowBatch:
     """Pad on the right with id 0: the mask says what counts, ids never do."""
-    names = [field.name for field in fields(RowBatch)]
+    names = [field.name for field in fields(RowBatch) if field.name != "below"]
     padded = {n: pad_sequence([getattr(r, n) for r in rows], batch_first=True) for n in names}
-    return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()})
+    known = [row.below for row in rows if row.below is not None]
+    below = pad_sequence(known, batch_first=True) if len(known) == len(rows) else None
+    return RowBatch(**{name: tensor.to(device) for name, tensor in padded.items()}, below=below)
 
 
 def microbatches(rows: Sequence[ActorRow], *, max_tokens: int) -> Iterator[list[ActorRow]]:
@@ -195,4 +201,5 @@ def _filler(row: ActorRow) -> ActorRow:
     names = ("behaviour", "weight", "advantage", "reference", "returns")
     floats: dict[str, Any] = dict.fromkeys(names, nothing)
     turn = mask.long() - 1
-    return replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)
+    short = replace(row, ids=row.ids[:2], mask=mask, turn=turn, episode=FILLER, **floats)
+    return replace(short, below=None if row.below is None else row.below[:2])

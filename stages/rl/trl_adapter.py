@@ -9,8 +9,8 @@ replaced by ``stages.rl.trainer``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,8 +25,9 @@ from stages.common.adapters import as_started
 from stages.common.engine import Descent
 from stages.common.logprobs import at_actions
 from stages.common.ranks import ALONE, Ranks, world_size
-from stages.common.sharding import check_partitioned
+from stages.common.sharding import check_partitioned, is_sharded
 from stages.rl.critic.heads import ScalarHead
+from stages.rl.lower import LowerLayers, lower_layers
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "experimental" notices: the pin is deliberate
@@ -98,6 +99,7 @@ class TrlPPOSetup(PPOTrainer):
         ``autocast``: compute in bfloat16, from whatever the weights are kept in.
         """
         self.value_head, self.ranks = value_head, ranks
+        self.lower: LowerLayers | None = None
         self.autocast = autocast
         stop = getattr(actor.generation_config, "eos_token_id", None)
         with warnings.catch_warnings():
@@ -165,53 +167,90 @@ class TrlPPOSetup(PPOTrainer):
         wrapper: nn.Module = self.accelerator.unwrap_model(self.model)
         return wrapper
 
+    def cut_below(self, upper: int | None) -> None:
+        """Only ``upper`` layers learn: what is below may be computed once (see ``lower``)."""
+        if not is_sharded(self.actor):
+            with self.computing():
+                self.lower = lower_layers(self.actor, upper)
+
+    def lower_states(self, ids: Tensor) -> Tensor:
+        """(B, T, H) states of right-padded rows below the layers that learn, on the CPU or GPU
+        where the actor is. RuntimeError if all layers learn."""
+        if self.lower is None:
+            raise RuntimeError("lower_states() where no layer stands still")
+        with self.computing():
+            return self.lower.states(ids.to(self.accelerator.device))
+
     def actor_logits(
-        self, ids: Tensor, action_mask: Tensor, read: Callable[[Tensor], None] | None = None
+        self,
+        ids: Tensor,
+        action_mask: Tensor,
+        read: Callable[[Tensor], None] | None = None,
+        *,
+        below: Tensor | None = None,
     ) -> Tensor:
         """(n, V) logits that chose the n action tokens of right-padded rows (B, T), row by row.
 
         ``read`` is handed the last hidden states they come from, (n, H), within that forward.
+        ``below``: ``lower_states`` of these rows, from which it then begins.
 
         Through the prepared wrapper, so that DDP and ZeRO see the forward. Attention is causal
         and padding stands on the right: no action token ever looks at padding, so no attention
         mask is passed, and none can be inferred wrongly from ids.
         """
-        with self.computing(), at_actions(self.actor.get_output_embeddings(), action_mask, read):
-            output, _ = self.model(input_ids=ids, use_cache=False)
+        head = self.actor.get_output_embeddings()
+        with self.computing(), at_actions(head, action_mask, read), self._from(ids, below) as begin:
+            output, _ = self.model(**begin, use_cache=False)
         logits: Tensor = output.logits[0]
         return logits
 
     def actor_logits_and_values(
-        self, ids: Tensor, action_mask: Tensor, first: Tensor
+        self, ids: Tensor, action_mask: Tensor, first: Tensor, *, below: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The logits, and what the value head says of the states before the turns whose ``first``
         action tokens are marked (B, T), row by row; None without a head."""
         head, outputs = self.value_head, []
         if head is None:
-            return self.actor_logits(ids, action_mask), None
+            return self.actor_logits(ids, action_mask, below=below), None
         logits = self.actor_logits(
-            ids, action_mask, lambda states: outputs.append(head(states[first[action_mask]]))
+            ids,
+            action_mask,
+            lambda states: outputs.append(head(states[first[action_mask]])),
+            below=below,
         )
         return logits, outputs[0]
 
-    def reference_logits(self, ids: Tensor, action_mask: Tensor) -> Tensor:
+    def reference_logits(
+        self, ids: Tensor, action_mask: Tensor, *, below: Tensor | None = None
+    ) -> Tensor:
         """The same by the frozen reference; by the actor as it was before RL, its adapters off or
         those of SFT in their place, where it carries adapters."""
         if self.ref_model is not None:
             return self._frozen_logits(self.ref_model, ids, action_mask)
         with as_started(self.actor):
-            return self._frozen_logits(self.actor, ids, action_mask)
+            return self._frozen_logits(self.actor, ids, action_mask, below)
 
     def computing(self) -> AbstractContextManager[Any]:
         """In which every forward of the actor runs, whoever asks for it."""
         device = self.accelerator.device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self.autocast)
 
-    def _frozen_logits(self, model: Any, ids: Tensor, action_mask: Tensor) -> Tensor:
-        head = model.get_output_embeddings()
-        with torch.no_grad(), self.computing(), at_actions(head, action_mask):
-            logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    def _frozen_logits(
+        self, model: Any, ids: Tensor, action_mask: Tensor, below: Tensor | None = None
+    ) -> Tensor:
+        narrowed = at_actions(model.get_output_embeddings(), action_mask)
+        with torch.no_grad(), self.computing(), narrowed, self._from(ids, below) as begin:
+            logits: Tensor = model(**begin, use_cache=False).logits[0]
         return logits
+
+    @contextmanager
+    def _from(self, ids: Tensor, below: Tensor | None) -> Iterator[dict[str, Tensor]]:
+        """What a forward is given to begin with: tokens, or what is known of them already."""
+        if below is None or self.lower is None:
+            yield {"input_ids": ids}
+            return
+        with self.lower.above():
+            yield {"inputs_embeds": below}
 
 
 def ppo_config(output_dir: Path, *, iterations: int, **arguments: Any) -> AsymmetricPPOConfig:

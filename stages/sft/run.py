@@ -268,7 +268,7 @@ def _counts(examples: list[Example], rows: SftRows) -> dict[str, Any]:
 def _load(recipe: Recipe) -> tuple[Any, Any, bool]:
     """(model, tokenizer, train in bf16 autocast?)"""
     from stages.common.models import count_parameters, load_tokenizer, load_trained_actor
-    from stages.common.trl_trainer import precision
+    from stages.common.precision import precision
 
     section = recipe.model
     tokenizer = load_tokenizer(section.actor, section.chat_template)

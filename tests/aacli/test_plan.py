@@ -85,7 +85,7 @@ def test_the_probe_measures_this_machine(plan: Any, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--model-size", "9T"], "--model-size 9T is not known; expected one of 0.5B"),
+        (["--model-size", "9T"], "--model-size 9T is not known; expected one of 135M"),
         (["--model-size", "7B", "--probe"], "--probe measures the recipe's own model"),
         (["--set", "model.actor=nobody/nothing"], "config of nobody/nothing is not on this"),
         (["--processes", "0"], "--processes"),

@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from stages.common import precision as precision_module
+from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
 from stages.common.libraries import quiet_libraries
+from stages.common.machine import bf16_instructions
 from stages.common.models import (
     count_parameters,
     load_actor,
     load_reward_model,
     load_tokenizer,
+    longest_row,
     new_reward_model,
     padding_id,
     save_folder,
     score_padding,
 )
-from tests.tiny_models import tiny_llama, tiny_qwen3
+from stages.common.precision import computed_in, precision
+from stages.interaction.player import load_player
+from stages.interaction.states import StateOptions
+from tests.tiny_models import tiny_bert, tiny_llama, tiny_qwen3
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +160,49 @@ def test_a_fresh_head_is_no_reward_model(llama: Path, tmp_path: Path) -> None:
     assert torch.equal(again.score.weight, model.score.weight)
     actor = load_actor(llama)
     assert torch.equal(model.model.embed_tokens.weight, actor.model.embed_tokens.weight)
+
+
+def played_in(folder: Path) -> torch.dtype:
+    model = SimpleNamespace(chat_template=None, dtype="bfloat16")
+    sampling = SimpleNamespace(temperature=1.0, max_new_tokens=4)
+    policy: Any = load_player(folder, model=model, sampling=sampling, state=StateOptions()).policy
+    dtype: torch.dtype = policy._model.dtype
+    return dtype
+
+
+def test_a_cpu_without_bf16_instructions_takes_float32_and_says_so(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(precision_module, "bf16_instructions", lambda: ["amx_bf16"])
+    assert played_in(llama) == torch.bfloat16
+    assert precision("bfloat16", adapters=True) == ("bfloat16", True)
+    monkeypatch.setattr(precision_module, "bf16_instructions", list)
+    precision_module._notice_of_bf16.cache_clear()
+    for _ in range(2):
+        assert precision("bfloat16", adapters=True) == ("float32", False)
+        assert played_in(llama) == torch.float32
+    assert capsys.readouterr().err.count("no instructions for it") == 1  # told once
+    assert (computed_in("auto"), computed_in("float32")) == ("float32", "float32")
+
+
+def test_bf16_instructions_are_read_off_the_cpus_flags(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("flags : fpu avx2 avx512_bf16 amx_bf16\n")
+    assert bf16_instructions(file) == ["amx_bf16", "avx512_bf16"]
+    file.write_text("flags : fpu avx2\n")
+    assert bf16_instructions(file) == bf16_instructions(tmp_path / "absent") == []
+
+
+def test_an_encoder_takes_the_plain_template(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path)
+    with pytest.raises(UsageError, match="no chat template"):
+        load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, plain=True)
+    messages = [{"role": "user", "content": "orders?"}, {"role": "assistant", "content": "12"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == "[CLS]user: orders?[SEP]assistant: 12[SEP]"
+    assert stop_ids(tokenizer) == (tokenizer.sep_token_id,)
+
+
+def test_an_encoder_with_learned_positions_has_a_longest_row(tmp_path: Path, llama: Path) -> None:
+    assert longest_row(tiny_bert(tmp_path)) == 128 and longest_row(llama) is None

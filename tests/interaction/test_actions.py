@@ -12,6 +12,7 @@ from stages.interaction.actions import (
     MAX_DEPTH,
     format_call,
     parse_action,
+    short_tool_prompt,
     tool_names,
     tool_prompt,
 )
@@ -160,3 +161,9 @@ def test_tool_prompt_names_every_tool_and_shows_a_call() -> None:
     text = tool_prompt(TOOLS)
     assert tool_names(TOOLS) == ("query", "list_tables")
     assert all(f'"{name}"' in text for name in tool_names(TOOLS)) and '"arguments"' in text
+
+
+def test_short_tool_prompt_names_tools_arguments_and_the_format() -> None:
+    text = short_tool_prompt(TOOLS)
+    assert "query(sql" in text and "list_tables()" in text and '"arguments"' in text
+    assert len(text) < len(tool_prompt(TOOLS)) / 2

@@ -18,8 +18,8 @@ from stages.common.seeding import keyed_generator
 from stages.interaction.actions import parse_action
 from stages.interaction.generation import Generation, Request
 from stages.interaction.kv_cache import Kept, taken_over
-from stages.interaction.native import Job, NativePolicy, decode, pick
-from stages.interaction.network import takes_bias
+from stages.interaction.native import Job, NativePolicy, common_beginning, decode, pick
+from stages.interaction.network import Network, takes_bias
 from stages.interaction.rollout import collect
 from stages.interaction.states import build_state
 from stages.interaction.trajectory import Action, Trajectory, Turn
@@ -168,6 +168,58 @@ def test_the_same_keys_give_the_same_episode_in_any_company(actor: Any) -> None:
         for one, other in zip(found, reference, strict=True):
             for turn, twin in zip(one.turns, other.turns, strict=True):
                 np.testing.assert_allclose(turn.logprobs, twin.logprobs, atol=1e-5)
+
+
+def test_what_first_prompts_begin_with_is_computed_once(
+    actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = actor
+    rules = {"role": "user", "content": "You are an analyst. The answer is done still to do: "}
+    endings = ("orders", "tables and units", "x")
+    states = [[rules | {"content": rules["content"] + end}] for end in endings]
+    requests = [Request(state, (), (0, 0, k, 0)) for k, state in enumerate(states)]
+    computed: list[tuple[int, ...]] = []
+    real = Network.prompts
+
+    def counted(self: Any, ids: torch.Tensor, cache: Any) -> Any:
+        computed.append(tuple(ids.shape))
+        return real(self, ids, cache)
+
+    monkeypatch.setattr(Network, "prompts", counted)
+    replies, shapes = [], []
+    for reuse in (False, True):
+        policy = NativePolicy(model, tokenizer, max_new_tokens=6, reuse=reuse)
+        computed.clear()
+        replies.append(policy.generate(requests))
+        shapes.append(list(computed))
+        policy.generate(requests)  # the same weights: what is shared is known by now
+        again = computed[len(shapes[-1]) :]
+    ((rows, width),), (beginning, rest) = shapes
+    shared = len(common_beginning([reply.prompt_ids for reply in replies[0]]))
+    assert beginning == (1, shared) and rest == (rows, width - shared) and again == [rest]
+    for plain, reply in zip(*replies, strict=True):
+        assert reply.ids == plain.ids
+        np.testing.assert_allclose(reply.logprobs, plain.logprobs, atol=1e-5)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.0)  # other weights, for all it knows
+    computed.clear()
+    policy.generate(requests)
+    assert computed == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [
+        ([[1, 2, 3, 4], [1, 2, 3, 5]], [1, 2, 3]),
+        ([[1, 2, 3], [1, 2, 3]], [1, 2]),  # a last token is always left to compute
+        ([[1, 2], [1, 2, 3, 4]], [1]),
+        ([[4, 1], [5, 1], [4, 1]], []),
+    ],
+)
+def test_a_common_beginning_is_short_of_every_last_token(
+    prompts: list[list[int]], shared: list[int]
+) -> None:
+    assert common_beginning(prompts) == shared
 
 
 def test_another_key_gives_another_reply(actor: Any) -> None:

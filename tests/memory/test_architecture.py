@@ -43,6 +43,7 @@ def test_weights_are_those_of_the_real_model(family: str, tied: bool):
 @pytest.mark.parametrize(
     ("size", "published"),
     [
+        ("135M", 134_515_008),
         ("0.5B", 494_032_768),
         ("7B", 7_615_616_512),
         ("13B", 13_015_864_320),

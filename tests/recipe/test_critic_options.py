@@ -123,6 +123,8 @@ def test_defaults_are_usual_where_they_act(recipe_with):
         ({"kind": "advantage", "trunk": "reward-model"}, {}, "reward-model, expected actor"),
         ({"trunk": "actor"}, {}, "actor, which kind advantage takes and kind v does not"),
         ({"trunk": "scratch", "hidden_size": 33}, {}, "33, expected an even number"),
+        ({"trunk": "light", "frozen": True}, {}, "trunk light has no encoder that could stand"),
+        ({"kind": "advantage", "frozen": True}, {}, "kind advantage on trunk actor has no encoder"),
         ({"kind": "advantage", "loss": "huber"}, {}, "loss is huber, which does nothing for kind"),
         ({"kind": "advantage", "ensemble": 2}, {}, "leave rl.critic.ensemble out"),
         (SHARED | {"target": "n_step"}, {}, "target is n_step, which does nothing .* trunk shared"),

@@ -115,3 +115,15 @@ def test_given_rates_win_over_defaults(recipe_with):
     rates = learning_rates(recipe_with("sft.learning_rate=1e-3"), TINY)
     assert rates["sft"] == 1e-3
     assert rates["rl"] == default_learning_rate("rl", TINY)
+
+
+def test_adapters_may_learn_at_sfts_rate_in_rl(recipe_with):
+    near = ("sft.learning_rate=1e-4", "rl.actor.learning_rate=5e-5")
+    recipe = recipe_with(*near, "model.lora={}")
+    assert not any("more than a tenth" in line for line in advice(recipe, LARGE))
+
+
+def test_a_frozen_trunk_learns_at_its_own_rate(recipe_with):
+    words = "rl.critic={trunk: an/encoder, learning_rate: 1e-3, frozen: %s}"
+    told = {on: advice(recipe_with(words % on), TINY) for on in ("true", "false")}
+    assert [any("pretrained trunk" in line for line in told[on]) for on in told] == [False, True]

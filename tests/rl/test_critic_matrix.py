@@ -37,6 +37,7 @@ TRUNKS: dict[str, dict[str, Any]] = {
     "light": {"trunk": "light", "hidden_size": 16, "learning_rate": 1e-2},
     "scratch": {"trunk": "scratch", "hidden_size": 32, "layers": 2, "learning_rate": 3e-3},
     "encoder": {"trunk": "a folder, filled in", "learning_rate": 1e-2},
+    "frozen": {"trunk": "a folder", "frozen": True, "hidden_size": 16, "learning_rate": 1e-2},
     "reward-model": {"trunk": "reward-model", "learning_rate": 3e-3},
 }
 """A trunk that joins: its options here."""
@@ -53,6 +54,7 @@ DIAGONAL = [
     ("scratch", "v, mse"),
     ("encoder", "v, mse, ensemble"),
     ("reward-model", "v, huber"),
+    ("frozen", "v, hl_gauss"),
 ]
 CASES = [
     pytest.param(*case, marks=[] if case in DIAGONAL else [pytest.mark.full]) for case in MATRIX
@@ -121,7 +123,7 @@ class Watched:
 
 def options(trunk: str, kind: str, bert: Path) -> dict[str, Any]:
     chosen = TRUNKS[trunk] | KINDS[kind]
-    return chosen | ({"trunk": str(bert)} if trunk == "encoder" else {})
+    return chosen | ({"trunk": str(bert)} if trunk in ("encoder", "frozen") else {})
 
 
 @pytest.mark.parametrize(("trunk", "kind"), CASES)

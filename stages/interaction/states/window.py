@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stages.interaction.actions import tool_prompt
+from stages.interaction.actions import TOOL_PROMPTS
 from stages.interaction.environments.base import Reset
 from stages.interaction.states.base import (
     CountTokens,
@@ -89,7 +89,7 @@ class WindowState:
             piece.reset(reset)
         self._request = None
         self._line = self._checklist(reset.checklist)
-        self._head = _head(reset, full=self._options.tool_prompt == "full")
+        self._head = _head(reset, self._options.tool_prompt)
         if self._line and self._head:
             self._head[-1] = _with_line(self._head[-1], self._line)
         self._bound = 2 * _TEMPLATE_TOKENS + _most_tokens(self._head)
@@ -238,11 +238,11 @@ def cut_middle(text: str, limit: int) -> str:
     return text[: kept - kept // 2] + CUT_MARK + text[len(text) - kept // 2 :]
 
 
-def _head(reset: Reset, *, full: bool) -> list[Message]:
+def _head(reset: Reset, tools: str) -> list[Message]:
     """One system message (the environment's, then the tools), then the rest of the reset."""
     system = [str(m["content"]) for m in reset.messages if m["role"] == "system"]
-    if full and reset.tools:
-        system.append(tool_prompt(reset.tools))
+    if tools in TOOL_PROMPTS and reset.tools:
+        system.append(TOOL_PROMPTS[tools](reset.tools))
     head: list[Message] = [{"role": "system", "content": "\n\n".join(system)}] if system else []
     return head + [m for m in reset.messages if m["role"] != "system"]
 

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,10 @@ class Bags:
     ids: Tensor
     offsets: Tensor
 
+    def __len__(self) -> int:
+        """How many texts."""
+        return len(self.offsets)
+
     @classmethod
     def of(cls, texts: Sequence[str]) -> Bags:
         """One bag per text."""
@@ -48,15 +53,23 @@ class Bags:
         return cls(torch.tensor([i for b in bags for i in b]).long(), lengths.cumsum(0))
 
 
+class Texts(Protocol):
+    """Several texts as numbers, of a kind that the trunk which made them can embed."""
+
+    def __len__(self) -> int:
+        """How many texts."""
+        ...
+
+
 @dataclass(frozen=True)
 class Episode:
     """An episode's views as numbers, made once and kept with the episode in the pool."""
 
-    goal: Bags
-    exchanges: Bags
-    state: Bags
-    privileged: Bags
-    actions: Bags
+    goal: Texts
+    exchanges: Texts
+    state: Texts
+    privileged: Texts
+    actions: Texts
     numbers: Tensor
     remembers: bool
     """Whether the views hold the history."""
@@ -78,25 +91,33 @@ class LightTrunk(nn.Module):
         super().__init__()
         self.width = hidden_size
         self._actions = actions
-        self.embed = nn.EmbeddingBag(BUCKETS, hidden_size, mode="mean")
+        words_alone = nn.EmbeddingBag(BUCKETS, hidden_size, mode="mean")
+        nn.init.normal_(words_alone.weight, std=0.3)
+        self.embed: nn.Module = words_alone
         self.recur = nn.GRU(hidden_size, hidden_size, batch_first=True)
         parts = 7 if actions else 5
         self.join = nn.Sequential(nn.Linear(parts * hidden_size + NUMBERS, hidden_size), nn.GELU())
-        nn.init.normal_(self.embed.weight, std=0.3)
 
-    @staticmethod
-    def prepare(views: Sequence[View]) -> Episode:
+    def prepare(self, views: Sequence[View]) -> Episode:
         """Turn the T + 1 views of one episode into numbers."""
         last = views[-1]
         return Episode(
-            goal=Bags.of([last.goal]),
-            exchanges=Bags.of([f"{e.action} {e.result}" for e in last.history] or [""]),
-            state=Bags.of([f"{v.state} {v.checklist}" for v in views]),
-            privileged=Bags.of([v.privileged for v in views]),
-            actions=Bags.of([v.action for v in views]),
+            goal=self._texts([last.goal]),
+            exchanges=self._texts([f"{e.action} {e.result}" for e in last.history] or [""]),
+            state=self._texts([f"{v.state} {v.checklist}" for v in views]),
+            privileged=self._facts([v.privileged for v in views]),
+            actions=self._texts([v.action for v in views]),
             numbers=torch.tensor([_numbers(v) for v in views]),
             remembers=len(last.history) == len(views) - 1,
         )
+
+    def _texts(self, texts: Sequence[str]) -> Texts:
+        """What ``_embed`` reads of texts."""
+        return Bags.of(texts)
+
+    def _facts(self, texts: Sequence[str]) -> Texts:
+        """The same of privileged facts."""
+        return Bags.of(texts)
 
     def forward(self, episodes: Sequence[Episode]) -> Tensor:
         """Features of all views of the episodes, (sum of views, width)."""
@@ -115,7 +136,8 @@ class LightTrunk(nn.Module):
         features: Tensor = self.join(torch.cat([*known, numbers], dim=-1))
         return features
 
-    def _embed(self, bags: Sequence[Bags]) -> Tensor:
+    def _embed(self, bags: Sequence[Any]) -> Tensor:
+        """(sum of texts, width)."""
         shift, offsets = 0, []
         for b in bags:
             offsets.append(b.offsets + shift)
@@ -125,7 +147,7 @@ class LightTrunk(nn.Module):
 
     def _histories(self, episodes: Sequence[Episode], goals: Tensor) -> Tensor:
         """Memory before each action: row t has read exchanges 0 … t−1 and nothing later."""
-        sizes = [len(e.exchanges.offsets) for e in episodes]
+        sizes = [len(e.exchanges) for e in episodes]
         exchanges = self._embed([e.exchanges for e in episodes]).split(sizes)
         hidden, _ = self.recur(pad_sequence(list(exchanges), batch_first=True), goals[None])
         rows = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 from stages.common.errors import UsageError
 from stages.common.run_folder import read_json, write_json
+from stages.interaction.states.embedders import SentenceEncoder
 from stages.recipe.critic import CriticSection
 from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.ensemble import Ensemble
+from stages.rl.critic.frozen import FrozenTrunk
 from stages.rl.critic.heads import build_head
 from stages.rl.critic.light import LightTrunk
 from stages.rl.critic.network import CriticNetwork
@@ -54,6 +57,8 @@ def build_trunk(
         return EncoderTrunk.scratch(
             hidden_size=critic.hidden_size, layers=critic.layers, max_tokens=budget
         )
+    if critic.frozen:
+        return FrozenTrunk(_standing(critic.trunk), critic.hidden_size, actions=actions)
     if critic.trunk != REWARD_MODEL:
         return _encoder(critic.trunk, budget)
     if reward is None:
@@ -94,7 +99,7 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
             f"{folder} holds a critic of kind {critic.kind} on trunk {critic.trunk}, expected one "
             "with a value network of its own; give the critic/ folder of such a run"
         )
-    own = critic.trunk in (LIGHT, SCRATCH)
+    own = critic.trunk in (LIGHT, SCRATCH) or critic.frozen
     budget = critic.view.max_tokens
     network = _network(
         critic,
@@ -140,8 +145,20 @@ def _network(critic: CriticSection, trunk: Callable[[], nn.Module]) -> Network:
 
 
 def _encoder(name: str, max_tokens: int) -> EncoderTrunk:
-    try:
+    with _of_trunk(name):
         return EncoderTrunk.load(name, max_tokens=max_tokens)
+
+
+def _standing(name: str) -> SentenceEncoder:
+    with _of_trunk(name):
+        return SentenceEncoder(name, name)
+
+
+@contextmanager
+def _of_trunk(name: str) -> Iterator[None]:
+    """Inside, what goes wrong in loading an encoder is told as the recipe's."""
+    try:
+        yield
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
@@ -152,8 +169,8 @@ def _encoder(name: str, max_tokens: int) -> EncoderTrunk:
 
 def _shape(critic: CriticSection) -> list[str]:
     """The options that decide what a critic's weights mean."""
-    names = ["kind", "trunk", "loss", "ensemble"]
-    names += ["hidden_size"] if critic.trunk in (LIGHT, SCRATCH) else []
+    names = ["kind", "trunk", "frozen", "loss", "ensemble"]
+    names += ["hidden_size"] if critic.trunk in (LIGHT, SCRATCH) or critic.frozen else []
     names += ["layers"] if critic.trunk == SCRATCH else []
     return names + (["value_range", "bins"] if critic.loss == "hl_gauss" else [])
 
