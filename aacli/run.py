@@ -15,7 +15,8 @@ from aacli.launch import check_launch, relaunched
 from aacli.options import RecipePath, StageOptions
 from aacli.outcome import suggest, typed
 from stages.common.console import show
-from stages.common.run_folder import RunRequest, read_json
+from stages.common.files import read_json
+from stages.common.run_folder import RunRequest
 
 if TYPE_CHECKING:
     from stages.recipe.models import Recipe

@@ -69,11 +69,15 @@ class Supervised:
 
         if self.supervise is None:
             return unsupervised
-        from stages.interaction.supervision import Screening
         from stages.rl.run import load_supervisor
 
-        screening = Screening(self.retries, self.threshold, self.reconsider)
-        wish = Supervision(self.supervise, self.supervise_mode.value, screening)
+        wish = Supervision.of(
+            self.supervise,
+            self.supervise_mode.value,
+            retries=self.retries,
+            threshold=self.threshold,
+            reconsider=self.reconsider,
+        )
         return lambda actor: supervised(actor, wish, load_supervisor)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import UsageError
+from stages.common.files import read_json
 from stages.common.manifest import ADAPTER_CONFIG
-from stages.common.run_folder import read_json
 
 LEARNED, REFERENCE = "default", "reference"
 """Names of the adapters that learn, and of the frozen copy of those they started from."""

@@ -112,7 +112,7 @@ def newest_whole(folder: Path) -> Path | None:
 
     None where there is none at all; UsageError where there are some and none is whole.
     """
-    found, faults = all_checkpoints(folder)[::-1], []
+    found, faults = all_checkpoints(folder)[::-1], list[str]()
     for checkpoint in found:
         why = fault(checkpoint)
         if not why:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import UsageError
+from stages.common.files import write_json
 from stages.common.manifest import (
     Manifest,
     adapter_base,
@@ -16,7 +17,7 @@ from stages.common.manifest import (
     file_hashes,
     read_manifest,
 )
-from stages.common.run_folder import MANIFEST, write_json
+from stages.common.run_folder import MANIFEST
 
 KEPT = ("summary.json", "critic", "rows.jsonl")
 """What goes along besides the model, where there is some of it."""

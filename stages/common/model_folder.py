@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import UsageError, kind_of
+from stages.common.files import read_json
 from stages.common.manifest import ADAPTER_CONFIG, adapter_base
-from stages.common.run_folder import read_json
 
 CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"

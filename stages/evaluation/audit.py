@@ -6,7 +6,7 @@ reasons why it was picked. ``verdicts.json`` beside them holds what a person sai
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,9 @@ from statistics import median
 from typing import Any
 
 from stages.common.errors import UsageError
+from stages.common.files import read_json
 from stages.common.records import read_records
-from stages.common.run_folder import read_json, write_rows
+from stages.common.run_folder import write_rows
 from stages.evaluation.metrics import Weighing, has_loop, is_invalid, repeats
 from stages.interaction.rewards.functions import babble
 from stages.interaction.rewards.mix import SUCCESS
@@ -48,9 +49,10 @@ class Played:
         """Per episode: the sum of each component that paid or fined."""
         sums = []
         for turns in self.rows:
-            total: Counter[str] = Counter()
+            total: dict[str, float] = defaultdict(float)
             for row in turns:
-                total.update(row)  # adds
+                for name, value in row.items():
+                    total[name] += value
             sums.append({name: value for name, value in total.items() if value})
         return sums
 

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from stages.common.console import show
 from stages.common.errors import UsageError
+from stages.common.files import read_json, write_json
 from stages.common.manifest import fingerprint
 from stages.common.records import read_records
-from stages.common.run_folder import read_json, write_json
 from stages.common.seeding import keyed_generator, set_threads
 from stages.evaluation.collect import play_actor, write_rows
 from stages.evaluation.run import Reviewers, no_reviewers

@@ -9,8 +9,9 @@ from typing import Any
 
 from stages.common.console import show
 from stages.common.errors import UsageError
+from stages.common.files import read_json, write_text
 from stages.common.records import read_records
-from stages.common.run_folder import MetricsWriter, check_place, read_json, write_text
+from stages.common.run_folder import MetricsWriter, check_place
 from stages.evaluation.audit import FOLDER, read_picks, read_verdicts, run_folder
 from stages.evaluation.intervals import share_interval
 from stages.evaluation.report_page import html_page

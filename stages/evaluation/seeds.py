@@ -19,7 +19,7 @@ from rich.table import Table
 
 from stages.common.console import show
 from stages.common.errors import AacError, UsageError
-from stages.common.run_folder import read_json
+from stages.common.files import read_json
 
 STAGES = {
     "SFT sampled": ("stages", "sft", "success_sampled"),

@@ -21,7 +21,7 @@ import numpy as np
 from rich.table import Table
 
 from stages.common.console import show
-from stages.common.run_folder import write_json
+from stages.common.files import write_json
 from stages.evaluation.long_episodes import RESET, LongEpisode, asking, long_episode
 from stages.interaction.states import StateProcessor, build_state, replay
 from stages.interaction.states.base import CountTokens

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stages.common.files import read_json, write_json
 from stages.common.manifest import content_hash, fingerprint
-from stages.common.run_folder import read_json, write_json
 
 Figures = dict[str, Any]
 

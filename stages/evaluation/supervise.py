@@ -43,6 +43,13 @@ class Supervision:
     state; both."""
     screening: Screening = field(default_factory=Screening)
 
+    @classmethod
+    def of(
+        cls, by: str, mode: str, *, retries: int, threshold: float | None, reconsider: bool
+    ) -> Supervision:
+        """From what a person typed; see ``Screening``."""
+        return cls(by, mode, Screening(retries, threshold, reconsider))
+
 
 def unsupervised(actor: LoadedActor) -> LoadedActor:
     """The agent alone."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stages.common.console import show
 from stages.common.errors import UsageError
-from stages.common.run_folder import write_json
+from stages.common.files import write_json
 from stages.evaluation.audit import (
     FOLDER,
     VERDICTS,

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.common.console import quiet_libraries, show, warn
+from stages.common.console import show, warn
 from stages.common.errors import AacError, UsageError
+from stages.common.libraries import quiet_libraries
 from stages.common.model_folder import CONFIG, check_model_folder
 
 HUB_SECONDS = 5

@@ -122,7 +122,7 @@ class Player:
         """
         rl, key = self.recipe.rl, (self.recipe.seed, iteration)
         self.tasks = self.arena.practice(count or rl.episodes, rl.episodes_per_task, key)
-        policy = self.sampler.policy(version).at(temperature_at(rl, version))
+        policy: Policy = self.sampler.policy(version).at(temperature_at(rl, version))
         # One process may give up what it plays; several would wait for each other.
         alone = self.trainer.ranks.size == 1
         policy = Stoppable(policy) if alone else policy

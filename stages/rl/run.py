@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.files import read_json, write_json
 from stages.common.libraries import quiet_libraries
 from stages.common.manifest import (
     Manifest,
@@ -21,7 +22,7 @@ from stages.common.manifest import (
     verify_parent,
 )
 from stages.common.ranks import Ranks
-from stages.common.run_folder import MANIFEST, RunFolder, RunRequest, read_json, write_json
+from stages.common.run_folder import MANIFEST, RunFolder, RunRequest
 from stages.common.seeding import seed_everything, set_threads
 from stages.common.trackers import check_trackers, tracked
 from stages.interaction.rollout import Reviewer

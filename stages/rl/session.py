@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -324,6 +325,23 @@ class Session:
             "evaluation/return": figures["return"],
             "evaluation/turns": figures["turns"],
         }
+
+    def _check_clean(self, iteration: int) -> dict[str, float]:
+        """``clean/*`` where that check is due: every so many evaluations, and at the end."""
+        rl = self.recipe.rl
+        due = iteration == rl.iterations or (
+            iteration % max(rl.evaluate_every * rl.forgetting.every, 1) == 0
+        )
+        if not (rl.forgetting.every and due):
+            return {}
+        with self.trainer.clock("clean"):
+            return self.clean(self.trainer.progress.actor_version)
+
+    def _is_best(self, figures: Mapping[str, float], clean: Mapping[str, float]) -> bool:
+        """Better than all before, and not at the price of what stage 1 taught."""
+        rl = self.recipe.rl
+        allowed = clean.get("clean/perplexity_ratio", 1.0) <= rl.forgetting.max_perplexity
+        return allowed and figures[rl.best_by] > self.best.get(rl.best_by, -math.inf)
 
 
 def _origin(recipe: Recipe, used: Mapping[str, str]) -> Origin:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stages.common.chat import encode_prompt, extend_prompt
 from stages.common.errors import UsageError
-from stages.common.run_folder import read_json, write_json
+from stages.common.files import read_json, write_json
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory, Turn
 from stages.rl.advantages import explained_variance

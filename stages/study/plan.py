@@ -101,7 +101,7 @@ def build_plan(
     """
     base, variants = recipes(study, overrides)
     planner = _Planner(base, out, sft_roots)
-    runs = {}
+    runs: dict[tuple[str, int], Job] = {}
     for seed in study.seeds:
         for name, recipe in variants.items():
             before = study.variants[name].get(AFTER)

@@ -13,7 +13,8 @@ from typing import Any
 
 from stages.common.console import say, show
 from stages.common.errors import RunError, UsageError
-from stages.common.run_folder import MetricsWriter, read_json, write_json
+from stages.common.files import read_json, write_json
+from stages.common.run_folder import MetricsWriter
 from stages.study.figures import differences, success_curve, summarise, training_figures
 from stages.study.jobs import Performer, all_finished, evaluation, execute, rehearse, time_left
 from stages.study.plan import Job, Plan, build_plan, is_done

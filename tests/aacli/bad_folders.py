@@ -6,8 +6,9 @@ import os
 import shutil
 from collections.abc import Callable
 
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest
-from stages.common.run_folder import MANIFEST, write_json
+from stages.common.run_folder import MANIFEST
 from tests.aacli.bad_input import OUT, Case, Place
 
 

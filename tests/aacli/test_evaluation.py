@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from aacli.app import app
 from stages import pipeline
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest
-from stages.common.run_folder import write_json
 from stages.interaction.generation import Generation
 from stages.interaction.player import LoadedActor
 from stages.interaction.states import StateOptions

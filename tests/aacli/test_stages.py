@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.run_folder import write_json
+from stages.common.files import write_json
 
 
 def test_sft_runs_in_the_folder_named_after_recipe_and_stage(here, aac, stages):

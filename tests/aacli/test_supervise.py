@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest
-from stages.common.run_folder import write_json
 from stages.recipe.models import Recipe
 from tests.rl.test_judge import saved
 from tests.tiny_models import tiny_llama

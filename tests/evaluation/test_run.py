@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stages.common.errors import UsageError
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest
-from stages.common.run_folder import write_json
 from stages.evaluation import run
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.policies import ScriptedPolicy, null_policy

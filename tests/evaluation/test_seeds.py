@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.run_folder import write_json
+from stages.common.files import write_json
 from stages.evaluation import seeds
 
 

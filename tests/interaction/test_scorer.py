@@ -13,10 +13,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from stages.common.chat import encode_action, encode_prompt
 from stages.common.errors import HandoffError
+from stages.common.files import write_json
 from stages.common.libraries import quiet_libraries
 from stages.common.manifest import build_manifest
 from stages.common.models import load_tokenizer, new_reward_model, save_folder, score_padding
-from stages.common.run_folder import write_json
 from stages.interaction.rewards import scorer as module
 from stages.interaction.rewards.scorer import RewardModelScorer
 from stages.interaction.trajectory import Action, Trajectory, Turn

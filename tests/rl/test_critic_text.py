@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stages.common.errors import UsageError
-from stages.common.run_folder import write_json
+from stages.common.files import write_json
 from stages.recipe.critic import CriticSection
 from stages.rl.critic import encoder as encoders
 from stages.rl.critic.encoder import EncoderTrunk, looks_only_back, packed

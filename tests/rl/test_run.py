@@ -13,8 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.common.errors import HandoffError, RunError, UsageError
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest, verify_parent
-from stages.common.run_folder import RunRequest, write_json
+from stages.common.run_folder import RunRequest
 from stages.recipe.models import Recipe
 from stages.reward.run import run as train_reward
 from stages.rl.pool import read_trajectories

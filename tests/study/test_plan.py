@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stages.common.errors import UsageError
+from stages.common.files import write_json
 from stages.common.manifest import build_manifest
-from stages.common.run_folder import write_json
 from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.study.plan import Job, build_plan, is_done
 from stages.study.study import Study

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import UsageError
-from stages.common.run_folder import read_json
+from stages.common.files import read_json
 from stages.interaction.rewards.relevance import similarity
 from stages.interaction.trajectory import Turn
 

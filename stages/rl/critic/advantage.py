@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.errors import UsageError
+from stages.common.files import read_json, write_json
 from stages.common.logprobs import at_actions, log_softmax
 from stages.common.models import check_vocabulary, load_actor
 from stages.common.moments import load_optimizer
-from stages.common.run_folder import read_json, write_json
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.baselines import Judgement

@@ -79,8 +79,9 @@ class IqlBaseline:
             self._follow(polyak_step(plan))
         self.values.fits += 1
         self._copy_now_and_then()
-        for learner in (self.values, *self.qs):
-            learner.forget(self.pool.episodes)
+        self.values.forget(self.pool.episodes)
+        for q in self.qs:
+            q.forget(self.pool.episodes)
         return {
             "critic/loss": v_loss,
             "critic/q_loss": q_loss,

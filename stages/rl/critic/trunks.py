@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from stages.common.errors import UsageError
-from stages.common.run_folder import read_json, write_json
+from stages.common.files import read_json, write_json
 from stages.interaction.states.embedders import SentenceEncoder
 from stages.recipe.critic import CriticSection
 from stages.rl.critic.encoder import EncoderTrunk
