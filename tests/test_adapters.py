@@ -129,19 +129,19 @@ def test_a_whole_model_can_go_on_from_adapters_and_adapters_from_a_whole_model(
 def test_a_killed_run_resumes_to_the_same_adapters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stages.rl import assembly
+    from stages.rl.player import Player
 
     options = {"rl__checkpoint_every": 1, "rl__iterations": 3, "rl__keep": "best"}
     options |= {"rl__evaluate_every": 1}
     whole = world.rl("whole", **options)
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 2:
             raise KeyboardInterrupt
         return real(self, iteration, version)
 
-    monkeypatch.setattr(assembly.Player, "collect", killed)
+    monkeypatch.setattr(Player, "collect", killed)
     cut = world.root / "cut"
     words = ("--sft", world.root / "sft", "--output-dir", cut)
     assert world.call("rl", *words, **options).exit_code == 130

@@ -136,6 +136,8 @@ KNOWS_RECIPE = {
     "diff",
     "labelling",
     "plan",
+    "player",
+    "schedules",
     "serve",
 }
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8

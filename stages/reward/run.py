@@ -27,7 +27,8 @@ from stages.interaction.arena import Arena, kept
 from stages.interaction.player import load_player
 from stages.interaction.preferences import collect_preferences
 from stages.interaction.trajectory import Trajectory
-from stages.recipe.models import LoraSection, Recipe
+from stages.recipe.model import LoraSection
+from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice, default_learning_rate
 from stages.recipe.section import deciding
 from stages.reward.data import Pairs, build_pairs, read_preferences, told_apart

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from stages.common.errors import RunError
 from stages.common.logprobs import log_softmax
-from stages.common.ranks import Ranks
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import (
@@ -39,6 +38,7 @@ from stages.rl.rows import (
     pieces,
     refuse_relabelled,
 )
+from stages.rl.tally import Tally
 from stages.rl.trl_adapter import TrlPPOSetup
 
 KlLoss = Literal["k2", "full", "in_reward"]
@@ -61,43 +61,6 @@ class Objective:
     """Of the SFT loss: 1 for rows others wrote, that of sampling for the actor's own."""
     vf_coef: float = 0.0
     """Weight of the loss of a value head on the actor's trunk, where there is one."""
-
-
-class Tally:
-    """Sums over action tokens, turned into means at the end."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, float] = {}
-        self.tokens = 0
-        self._apart: dict[str, tuple[float, int]] = {}
-
-    def add(self, tokens: int, **sums: Tensor) -> None:
-        """Add sums over ``tokens`` action tokens."""
-        self.tokens += tokens
-        for name, value in sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value.detach())
-
-    def add_apart(self, name: str, total: Tensor, tokens: int) -> None:
-        """A sum with a count of its own."""
-        before, count = self._apart.get(name, (0.0, 0))
-        self._apart[name] = (before + float(total.detach()), count + tokens)
-
-    def over(self, ranks: Ranks) -> Tally:
-        """The sums of all processes."""
-        whole = Tally()
-        for part in ranks.everyone(self):
-            whole.tokens += part.tokens
-            for name, value in part.sums.items():
-                whole.sums[name] = whole.sums.get(name, 0.0) + value
-            for name, (total, count) in part._apart.items():
-                before, counted = whole._apart.get(name, (0.0, 0))
-                whole._apart[name] = (before + total, counted + count)
-        return whole
-
-    def means(self) -> dict[str, float]:
-        """Per action token."""
-        means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
-        return means | {name: total / max(n, 1) for name, (total, n) in self._apart.items()}
 
 
 class ActorLearner:

@@ -39,12 +39,14 @@ from stages.rl.critic.assembly import (
 from stages.rl.hindsight import Hindsight
 from stages.rl.learner import Objective
 from stages.rl.monitor import Monitor
+from stages.rl.player import Player
 from stages.rl.pool import ExperiencePool
 from stages.rl.remedies import ALARMS_FILE, Remedies
 from stages.rl.report import IterationReport, append_json, rl_board, rollout_metrics
 from stages.rl.rewarding import build_rewarding
 from stages.rl.saving import Saving
-from stages.rl.trainer import Parts
+from stages.rl.schedules import kl_coefficient, objective_at, temperature_at
+from stages.rl.trainer import AsymmetricPPOTrainer, Parts
 
 
 class Session:
@@ -70,7 +72,7 @@ class Session:
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        self.kl = assembly.kl_coefficient(recipe.rl)
+        self.kl = kl_coefficient(recipe.rl)
         self.rewarding = build_rewarding(
             recipe.rl,
             reward,
@@ -80,24 +82,12 @@ class Session:
         )
         self.pool = self._pool("pool")
         self.relabelled = self._pool("hindsight") if recipe.rl.hindsight else None
-        shared = recipe.rl.critic.shared  # then the critic is a part of the trainer's model
-        if not shared:
-            self.baseline: Baseline = build_baseline(
-                recipe,
-                self.rewarding,
-                self.pool,
-                sft=sft,
-                turn_log_ratios=self._turn_log_ratios,
-                relabelled=self.relabelled,
-            )
-        self.trainer = assembly.build_trainer(recipe, folder, sft, self.rewarding, start)
-        if shared:
-            self.baseline = build_shared_baseline(recipe, self.rewarding, self.pool, self.trainer)
+        self.trainer, self.baseline = self._learners(sft, start)
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self._pools)
         reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
-        self.player = assembly.Player(recipe, self.trainer, reviewer, sft=sft)
+        self.player = Player(recipe, self.trainer, reviewer, sft=sft)
         self.hindsight = self._hindsight()
         self.clean = assembly.build_clean_check(
             recipe, self.trainer, self.learner, self.player, sft
@@ -117,6 +107,21 @@ class Session:
             priority_exponent=rl.pool.exponent,
             writes=self.ranks.main,
         )
+
+    def _learners(self, sft: Path, start: Path | None) -> tuple[AsymmetricPPOTrainer, Baseline]:
+        recipe, folder, rewarding = self.recipe, self.folder, self.rewarding
+        if recipe.rl.critic.shared:  # then the critic is a part of the trainer's model
+            trainer = assembly.build_trainer(recipe, folder, sft, rewarding, start)
+            return trainer, build_shared_baseline(recipe, rewarding, self.pool, trainer)
+        baseline = build_baseline(
+            recipe,
+            rewarding,
+            self.pool,
+            sft=sft,
+            turn_log_ratios=self._turn_log_ratios,
+            relabelled=self.relabelled,
+        )
+        return assembly.build_trainer(recipe, folder, sft, rewarding, start), baseline
 
     @property
     def _pools(self) -> list[ExperiencePool]:
@@ -267,12 +272,12 @@ class Session:
             )
 
     def _objective(self, iteration: int, version: int) -> Objective:
-        planned = assembly.objective_at(self.recipe.rl, iteration, version)
+        planned = objective_at(self.recipe.rl, iteration, version)
         return replace(planned, kl_coef=self.kl.value)
 
     @property
     def _temperature(self) -> float:
-        return assembly.temperature_at(self.recipe.rl, self.trainer.progress.actor_version)
+        return temperature_at(self.recipe.rl, self.trainer.progress.actor_version)
 
     def _score(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
         scored = self.rewarding.score(episodes)

@@ -146,12 +146,12 @@ def test_a_larger_study_runs_only_what_is_new(place, aac):
 
 
 def test_an_interrupted_study_goes_on(place, aac, monkeypatch):
-    from stages.rl import assembly
+    from stages.rl.player import Player
 
     shutil.rmtree(OUT / "seed-3/blind")
     shutil.rmtree(OUT / "seed-3/full/rl")
     before = stamps(OUT)
-    real, played = assembly.Player.collect, []
+    real, played = Player.collect, []
 
     def cut(self: Any, iteration: int, version: int) -> Any:
         played.append(iteration)
@@ -159,7 +159,7 @@ def test_an_interrupted_study_goes_on(place, aac, monkeypatch):
             raise KeyboardInterrupt
         return real(self, iteration, version)
 
-    monkeypatch.setattr(assembly.Player, "collect", cut)
+    monkeypatch.setattr(Player, "collect", cut)
     words = ("compare", "views.yaml", "--set", "rl.checkpoint_every=0")
     assert aac(*words).exit_code == 130
     assert (OUT / "seed-3/full/rl/manifest.json").is_file()

@@ -18,7 +18,7 @@ from stages.common.files import write_json
 from stages.common.manifest import build_manifest
 from stages.common.trl_trainer import RunLog
 from stages.interaction.environments.sql.environment import SqlEnvironment
-from stages.rl.assembly import Player
+from stages.rl.player import Player
 from tests.adapted import World, rows, tensors
 from tests.disks import largest_file, small_disk
 

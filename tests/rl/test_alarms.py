@@ -158,9 +158,9 @@ def test_resume_goes_on_with_the_monitors_state(
         "rl__monitor__kl_surge": "lower_rate",
     }
     whole = world.rl("whole", **options)
-    from stages.rl import assembly
+    from stages.rl.player import Player
 
-    real, deaths = assembly.Player.collect, [3, 5]
+    real, deaths = Player.collect, [3, 5]
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if deaths and iteration == deaths[0]:
@@ -168,7 +168,7 @@ def test_resume_goes_on_with_the_monitors_state(
             raise KeyboardInterrupt
         return real(self, iteration, version)
 
-    monkeypatch.setattr(assembly.Player, "collect", killed)
+    monkeypatch.setattr(Player, "collect", killed)
     for _ in range(2):
         assert started(world, "cut", **options).exit_code == 130
     again = world.rl("cut", **options)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stages.common.errors import RunError
-from stages.rl import assembly
+from stages.rl.player import Player
 from tests.rl.test_run import Lab, weights
 from tests.tiny_models import tiny_llama
 
@@ -125,7 +125,7 @@ def test_same_seed_same_numbers_and_resume_is_exact(
     whole = lab.rl(tmp_path / "whole", **TOGETHER)
     assert timeless(lab.rl(tmp_path / "again", **TOGETHER)) == timeless(whole)
     assert torch.equal(weights(tmp_path / "again"), weights(tmp_path / "whole"))
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 1:
@@ -133,7 +133,7 @@ def test_same_seed_same_numbers_and_resume_is_exact(
         return real(self, iteration, version)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(assembly.Player, "collect", killed)
+        patch.setattr(Player, "collect", killed)
         lab.rl(tmp_path / "cut", **TOGETHER)
     rows = lab.rl(tmp_path / "cut", **TOGETHER)
     assert timeless(rows) == timeless(whole)
@@ -144,7 +144,7 @@ def test_vtrace_refuses_rows_without_behaviour_log_probs(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such episodes may lie in the pool, and a critic without V-trace learns from them."""
-    real = assembly.Player.collect
+    real = Player.collect
 
     def unscored(self: Any, iteration: int, version: int) -> Any:
         return [
@@ -152,7 +152,7 @@ def test_vtrace_refuses_rows_without_behaviour_log_probs(
             for episode in real(self, iteration, version)
         ]
 
-    monkeypatch.setattr(assembly.Player, "collect", unscored)
+    monkeypatch.setattr(Player, "collect", unscored)
     with pytest.raises(RunError, match=r"0 behaviour log-probs .* rl\.critic\.off_policy"):
         lab.rl(tmp_path / "vtrace", critic=VTRACE)
     warm_up = {"warm_up": {"max_iterations": 5, "min_explained_variance": 2.0}}

@@ -19,6 +19,7 @@ from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.rl import assembly, hindsight, learner, trainer
 from stages.rl.hindsight import Repeat
+from stages.rl.player import Player
 from stages.rl.pool import read_trajectories
 from stages.rl.rows import actor_rows, refuse_relabelled
 from tests.rl.test_run import Lab, weights
@@ -224,14 +225,14 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
 ) -> None:
     options = SEEN | {"iterations": 2, "episodes": 6, "checkpoint_every": 1}
     run(lab, tmp_path / "whole", **options)
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 1:
             raise KeyboardInterrupt
         return real(self, iteration, version)
 
-    monkeypatch.setattr(assembly.Player, "collect", killed)
+    monkeypatch.setattr(Player, "collect", killed)
     with pytest.raises(KeyboardInterrupt):
         run(lab, tmp_path / "cut", **options)
     monkeypatch.undo()

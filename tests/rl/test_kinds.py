@@ -22,11 +22,12 @@ from stages.common.run_folder import RunRequest
 from stages.interaction.trajectory import Action, Trajectory
 from stages.recipe.models import Recipe
 from stages.reward.run import run as train_reward
-from stages.rl import assembly, rewarding
+from stages.rl import rewarding
 from stages.rl.critic.advantage import load_advantage
 from stages.rl.critic.discriminator import BONUS, held_out
 from stages.rl.critic.trunks import load_critic
 from stages.rl.critic.views import action_views, critic_views
+from stages.rl.player import Player
 from stages.rl.pool import read_trajectories
 from stages.rl.session import Session
 from stages.sft.run import run as train_sft
@@ -167,12 +168,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def world(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """The rewritten world; ``permuted`` is read at every iteration."""
     settings = {"permuted": False}
-    real = assembly.Player.collect
+    real = Player.collect
 
     def collect(self: Any, iteration: int, version: int) -> list[Trajectory]:
         return rewritten(real(self, iteration, version), **settings)
 
-    monkeypatch.setattr(assembly.Player, "collect", collect)
+    monkeypatch.setattr(Player, "collect", collect)
     return settings
 
 
@@ -306,7 +307,7 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(
     critic = bench.critic(kind, trunk, steps=2, batch_size=4, warm_up=warm_up)
     options = {"critic": critic, "iterations": 3, "checkpoint_every": 1}
     assert bench.run(tmp_path / "whole", **options).exit_code == 0
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 2:
@@ -314,7 +315,7 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(
         return real(self, iteration, version)
 
     with monkeypatch.context() as patch:
-        patch.setattr(assembly.Player, "collect", killed)
+        patch.setattr(Player, "collect", killed)
         assert bench.run(tmp_path / "cut", **options).exit_code == 130
     assert bench.run(tmp_path / "cut", **options).exit_code == 0
     files = sorted((tmp_path / "whole").rglob("*.safetensors"))

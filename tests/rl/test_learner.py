@@ -9,8 +9,9 @@ import torch
 
 from stages.common.errors import RunError
 from stages.common.rows import Row
-from stages.rl.learner import ActorLearner, Objective, Tally, kl_to_reference
+from stages.rl.learner import ActorLearner, Objective, kl_to_reference
 from stages.rl.rows import actor_rows, collate, demonstration, microbatches
+from stages.rl.tally import Tally
 from tests.rl.worlds import BETWEEN, START, VOCABULARY, bandit_episodes, episode, setup
 
 PLAIN = Objective(

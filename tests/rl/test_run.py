@@ -252,16 +252,16 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
 ) -> None:
     options = {"iterations": 3, "checkpoint_every": 1, "evaluate_every": 1}
     whole = lab.rl(tmp_path / "whole", **options)
-    from stages.rl import assembly
+    from stages.rl.player import Player
 
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 2:
             raise KeyboardInterrupt
         return real(self, iteration, version)
 
-    monkeypatch.setattr(assembly.Player, "collect", killed)
+    monkeypatch.setattr(Player, "collect", killed)
     with pytest.raises(KeyboardInterrupt):
         lab.rl(tmp_path / "cut", **options)
     monkeypatch.undo()
@@ -418,9 +418,8 @@ def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def interrupted(lab: Lab, out: Path, monkeypatch: pytest.MonkeyPatch, **rl: Any) -> None:
     """A run that ends by Ctrl-C in its second iteration, after the first checkpoint."""
-    from stages.rl import assembly
 
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == 1:
@@ -428,7 +427,7 @@ def interrupted(lab: Lab, out: Path, monkeypatch: pytest.MonkeyPatch, **rl: Any)
         return real(self, iteration, version)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(assembly.Player, "collect", killed)
+        patch.setattr(Player, "collect", killed)
         lab.rl(out, **({"checkpoint_every": 1} | rl))
 
 

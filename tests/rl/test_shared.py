@@ -481,7 +481,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     killed_at: int, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within the warm-up and after it; head, trunk and figures come out the same."""
-    from stages.rl import assembly
+    from stages.rl.player import Player
 
     warm_up = {"max_iterations": 2, "min_explained_variance": 1.0}
     options = {
@@ -492,7 +492,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
         "critic": SHARED | {"warm_up": warm_up},
     }
     assert aac_rl(lab, tmp_path / "whole", **options).exit_code == 0
-    real = assembly.Player.collect
+    real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
         if iteration == killed_at:
@@ -500,7 +500,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
         return real(self, iteration, version)
 
     with monkeypatch.context() as patch:
-        patch.setattr(assembly.Player, "collect", killed)
+        patch.setattr(Player, "collect", killed)
         assert aac_rl(lab, tmp_path / "cut", **options).exit_code == 130
     assert aac_rl(lab, tmp_path / "cut", **options).exit_code == 0
     assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))

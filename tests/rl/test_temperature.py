@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stages.rl.assembly import temperature_at
 from stages.rl.pool import read_trajectories
+from stages.rl.schedules import temperature_at
 from tests.rl.test_run import Lab
 from tests.tiny_models import tiny_llama
 

@@ -20,7 +20,8 @@ from stages.common.models import load_actor, load_tokenizer
 from stages.common.ranks import Ranks
 from stages.interaction.generation import Policy, Request
 from stages.recipe.generation import GenerationSection, VllmSection
-from stages.recipe.models import LoraSection, Recipe
+from stages.recipe.model import LoraSection
+from stages.recipe.models import Recipe
 from stages.rl import vllm_adapter
 from stages.rl.pool import read_trajectories
 from stages.rl.vllm_adapter import VllmEngine, VllmPolicy, VllmSampler, check_vllm, start_engine

@@ -40,7 +40,7 @@ def small_actor(seed: int = 0) -> Any:
 def adapted_actor(seed: int = 0) -> Any:
     """The same under adapters that already do something."""
     from stages.common.adapters import attach
-    from stages.recipe.models import LoraSection
+    from stages.recipe.model import LoraSection
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -20,9 +20,10 @@ from torch import Tensor
 from stages.common.logprobs import log_softmax
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
-from stages.rl.learner import ActorLearner, Tally
+from stages.rl.learner import ActorLearner
 from stages.rl.offline.losses import weighted_likelihood
 from stages.rl.rows import ActorRow, actor_rows, collate, counts
+from stages.rl.tally import Tally
 
 
 @dataclass(frozen=True)
