@@ -137,7 +137,6 @@ KNOWS_RECIPE = {
     "labelling",
     "plan",
     "player",
-    "schedules",
     "serve",
 }
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_PARAMETERS = 50, 400, 8

@@ -419,6 +419,8 @@ def test_trackers_are_told(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def interrupted(lab: Lab, out: Path, monkeypatch: pytest.MonkeyPatch, **rl: Any) -> None:
     """A run that ends by Ctrl-C in its second iteration, after the first checkpoint."""
 
+    from stages.rl.player import Player
+
     real = Player.collect
 
     def killed(self: Any, iteration: int, version: int) -> Any:
