@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aacli.command import command, emit
+from aacli.command import INTERRUPTED, command, emit
 from aacli.folders import default_actor
 from aacli.options import ActorFolder, RecipeOptions, recipe_files
 from aacli.supervision import SupervisedRecipeOptions
+from stages.common.console import warn
 from stages.common.errors import UsageError
 from stages.common.model_folder import check_model_folder
 
@@ -110,16 +111,20 @@ def chat(
     from stages.evaluation.chat import Look, chat_command, without_world
     from stages.rl.run import load_reviewer
 
-    result = chat_command(
-        without_world(loaded) if free else loaded,
-        chosen,
-        question=question,
-        database=database,
-        task=task,
-        human=human,
-        look=Look(options.greedy, options.unfolded, options.supervise_by()),
-        reviewers=load_reviewer,
-    )
+    try:
+        result = chat_command(
+            without_world(loaded) if free else loaded,
+            chosen,
+            question=question,
+            database=database,
+            task=task,
+            human=human,
+            look=Look(options.greedy, options.unfolded, options.supervise_by()),
+            reviewers=load_reviewer,
+        )
+    except KeyboardInterrupt:
+        warn("stopped.")
+        raise typer.Exit(INTERRUPTED) from None
     if options.json:
         emit(result)
 

@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,9 @@ class _Log(io.TextIOBase):
     def write(self, text: str) -> int:
         if self.path is None:
             return int(getattr(sys, self._name).write(text) or 0)
-        with self.path.open("a", encoding="utf-8") as file:
-            return file.write(text)
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+        return len(text)
 
 
 class _Held(list[logging.Handler]):

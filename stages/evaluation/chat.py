@@ -188,7 +188,7 @@ class Conversation:
         """Let the agent play task ``number`` of a split, and say whether it was right."""
         task = self._task(split, number, seed)
         played = self._play(task, show_goal=not self._with_person)
-        if not self._with_person:
+        if not isinstance(self._arena.environment, HumanOptions):  # there the person has judged
             show("right" if played.success else f"wrong{_expected(played)}")
         return _record(played.goal, played, success=played.success)
 
@@ -225,7 +225,7 @@ class Conversation:
         )[0]
         self._asked += 1
         self._narrator.close()
-        if not self._with_person or played.error is not None:
+        if not self._with_person or played.error is not None or played.out_of_budget:
             _show_end(played)
         return played
 

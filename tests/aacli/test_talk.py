@@ -60,3 +60,11 @@ def test_what_cannot_be_done_is_one_sentence(model):
     ]:
         code, out, err = talk(*words)
         assert (code, out) == (2, "") and told in err and len(err.splitlines()) == 1
+
+
+def test_an_interrupt_is_no_matter_of_checkpoints(model, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.evaluation.chat.player", interrupted)
+    assert talk(model) == (130, "", "stopped.\n")

@@ -181,6 +181,7 @@ def test_the_person_is_the_customer_of_a_held_out_task(script, monkeypatch, caps
     assert f"order {wish['number']}, name {wish['name']}" in shown
     assert shown.count("agent: which order?") == 1 == shown.count("which order?")
     assert f"find_order({wish['number']})" in shown and "owner" in shown
+    assert shown.splitlines()[-1].startswith("right" if row["success"] else "wrong")
 
 
 def test_a_bare_chat_at_the_desk_makes_the_person_the_customer(script, monkeypatch, capsys):
