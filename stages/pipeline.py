@@ -139,7 +139,8 @@ class Pipeline:
             elif all(map(is_finished, parents.values())):
                 stage_function(name)(self.recipe, self._stage_request(name))
             else:
-                show(f"{name}: to be checked once {' and '.join(parents)} are finished")
+                verb = "is" if len(parents) == 1 else "are"
+                show(f"{name}: to be checked once {' and '.join(parents)} {verb} finished")
                 continue
             show(f"{name}: in order")
         return {}

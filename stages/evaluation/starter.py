@@ -192,22 +192,22 @@ def _environment(start: Start, beside: Path) -> list[str]:
     if start.database is not None:
         return [
             "  name: sql",
-            f"  database: {_place(start.database, beside)}    # read only",
-            f"  questions: {_place(str(start.questions), beside)}    # with the SQL of the answers",
+            _noted(f"  database: {_place(start.database, beside)}", "read only"),
+            _noted(f"  questions: {_place(str(start.questions), beside)}", "with their SQL"),
         ]
     if start.kind:
         return [
-            f"  {start.kind}: {_scalar(str(start.environment))}    # aac env check tries it",
+            _noted(f"  {start.kind}: {_scalar(str(start.environment))}", "aac env check tries it"),
             "  max_turns: 10",
             "  # reward_scale: 1.0          # the return of a solved task",
             "  # tasks: tasks.jsonl         # one task a row; without it tasks are seeds",
         ]
-    return [f"  name: {start.environment}    # others: aac env list"]
+    return [_noted(f"  name: {start.environment}", "others: aac env list")]
 
 
 def _sft(start: Start, beside: Path) -> list[str]:
     if start.demonstrations is not None:
-        source = f"  data: {_place(start.demonstrations, beside)}    # aac data check looks at it"
+        source = _noted(f"  data: {_place(start.demonstrations, beside)}", "see aac data check")
     elif start.kind:
         source = "  # data: dialogues.jsonl      # NEEDED: your world has no expert to demonstrate"
     else:
@@ -217,7 +217,7 @@ def _sft(start: Start, beside: Path) -> list[str]:
 
 def _reward(start: Start, beside: Path) -> list[str]:
     if start.preferences is not None:
-        source = f"  data: {_place(start.preferences, beside)}    # prompt, chosen, rejected"
+        source = _noted(f"  data: {_place(start.preferences, beside)}", "prompt, chosen, rejected")
     else:
         source = "  tasks: 200                   # played by the SFT actor, ranked; or data: a file"
     head = "reward:                        # stage 2: which of two replies is better"
@@ -265,6 +265,11 @@ _RL = [
     "",
     "# tracking: {report_to: [tensorboard]}    # or wandb, trackio, mlflow",
 ]
+
+
+def _noted(line: str, note: str) -> str:
+    """A line with a comment where the others have theirs."""
+    return f"{line:<30} # {note}"
 
 
 def _place(path: str | Path, beside: Path) -> str:
