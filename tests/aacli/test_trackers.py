@@ -169,6 +169,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
     """wandb makes a folder wandb where it runs, which Python takes for a package."""
     (tmp_path / "trackio").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
     with pytest.raises(UsageError, match="pip install trackio"):
         trackers.check_trackers(["trackio"])
 
