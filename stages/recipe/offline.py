@@ -34,7 +34,7 @@ class OfflineSection(Section):
     """Actor steps per iteration, each on rl.ppo.minibatch_episodes episodes; 0: it stays."""
     expectile: float = Field(0.7, gt=0, lt=1)
     """iql: τ of V; 0.5 is the mean over the pool's actions, towards 1 the best of them."""
-    beta: float = Field(0.25, gt=0)
+    beta: float = Field(0.1, gt=0)
     """iql, awr: β of the weights exp(A/β), in units of success; small: the best actions alone."""
     max_weight: float = Field(20.0, ge=1)
     """iql, awr: weights above are cut to this."""

@@ -102,6 +102,8 @@ TARGET_PERIOD = Usual(1, 10)
 PRIORITY_EXPONENT = Usual(0.4, 1.0)
 VF_COEF = Usual(0.5, 1.0)
 ENCODER_RATE = Usual(1e-5, 1e-4)
+IQL_STEPS = 300
+"""Steps of a light critic after which the advantages of a pool's turns told good from bad."""
 ADAPTER_RATE = 10
 """Adapters learn best at about ten times the rate of whole weights (Schulman et al. 2025, "LoRA
 without regret")."""
@@ -223,6 +225,14 @@ def _relations(recipe: Recipe, rates: dict[Stage, float], size: SizeClass) -> li
         lines.append(
             f"rl.critic.c_bar = {critic.c_bar:g} is above rl.critic.rho_bar = {critic.rho_bar:g}, "
             "where V-trace need not converge; watch critic/loss for growth."
+        )
+    steps = critic.steps * critic.warm_up.max_iterations
+    offline = recipe.rl.offline
+    if offline.active and offline.method == "iql" and steps < IQL_STEPS:
+        lines.append(
+            f"rl.critic.warm_up.max_iterations = {critic.warm_up.max_iterations} gives the critic "
+            f"{steps} steps before the actor learns from it, and IQL passes a reward back one turn "
+            f"at a time, so that {IQL_STEPS} are usual; watch advantage/std."
         )
     if recipe.rl.ppo.entropy_coef_final > recipe.rl.ppo.entropy_coef:
         lines.append(

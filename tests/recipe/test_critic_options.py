@@ -107,6 +107,14 @@ def test_a_rate_that_would_undo_a_pretrained_trunk_is_told(recipe_with, critic, 
     assert [expected in line for line in lines] == ([True] if usual else [])
 
 
+def test_a_short_warm_up_of_iql_is_told(recipe_with):
+    lines = advice(recipe_with("rl.offline.pool=sft"), TINY, "rl")
+    assert len(lines) == 1 and "gives the critic 60 steps before the actor learns" in lines[0]
+    longer = ("rl.offline.pool=sft", "rl.critic.warm_up.max_iterations=10")
+    assert advice(recipe_with(*longer), TINY) == []
+    assert advice(recipe_with("rl.offline.pool=sft", "rl.offline.method=awr"), TINY) == []
+
+
 def test_defaults_are_usual_where_they_act(recipe_with):
     switches = (VTRACE, "rl.critic.target_update=periodic", "rl.pool.sampling=prioritised")
     assert advice(recipe_with(*switches), TINY) == []
