@@ -29,6 +29,7 @@ from stages.interaction.rollout import Reviewer
 from stages.interaction.supervision import Judge
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe, RlSection
+from stages.recipe.offline import OWN
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,11 @@ def verify_parents(recipe: Recipe, request: RunRequest) -> Parents:
         raise UsageError("aac rl needs an SFT folder; run aac sft first or name one with --sft")
     sft_manifest = verify_parent(sft, "sft")
     start = _verify_start(request.parents.get("start"), sft, sft_manifest)
+    if start is not None and recipe.rl.offline.pool == OWN:
+        raise UsageError(
+            f"--start {start} would play the pool, but rl.offline.pool = sft asks for the SFT "
+            f"actor's; make one with aac collect experience --actor {start}, and name that file."
+        )
     critic = request.parents.get("critic") or _critic_of(start, recipe.rl)
     if recipe.rl.rewards.reward_model == 0:
         return Parents(sft, sft_manifest, None, None, critic, start)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stages.common.errors import HandoffError
+from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import verify_parent
 from stages.common.run_folder import RunRequest
 from stages.evaluation.collect import collect_command
@@ -238,4 +238,7 @@ def test_a_start_on_another_sft_actor_is_refused(desk: Desk, plain: Path, tmp_pa
         HandoffError, match=r"--start .* was trained from the SFT actor .* not from"
     ):
         run(desk.recipe(), RunRequest(tmp_path / "rl", parents=parents))
+    recipe = desk.recipe(rl={"offline": {"pool": "sft"}})
+    with pytest.raises(UsageError, match=r"--start .* would play the pool, .* the SFT actor's"):
+        run(recipe, RunRequest(tmp_path / "rl", parents={"sft": desk.sft, "start": plain}))
     assert not (tmp_path / "rl").exists()
