@@ -91,7 +91,7 @@ class Gambler:
 def test_preferences_rank_replies_by_their_outcome(tmp_path, monkeypatch):
     monkeypatch.setattr(arena_module, "make_environment", lambda options: worlds.Doors())
     loaded = LoadedActor(Gambler(), lambda messages: 0, {"tool_prompt": "none"})
-    monkeypatch.setattr(collect, "player", lambda *_: loaded)
+    monkeypatch.setattr(collect, "player", lambda *_, **__: loaded)
     path = tmp_path / "pairs.jsonl"
     result = collect.collect_command(recipe_of(), "preferences", actor="x", output=path)
     rows = rows_of(path)

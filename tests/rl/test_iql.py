@@ -83,7 +83,7 @@ def test_towards_1_it_goes_to_the_best_of_what_the_pool_holds(tmp_path):
     episodes = [played(a) for a in EVERY if a[0] == 0]
     optimum, in_support = solved(both, 1 - 1e-9), solved(seldom, 1 - 1e-9)
     assert optimum[0, 0] > in_support[0, 0] + 0.05
-    learner = implicit(episodes, tmp_path, expectile=0.995, learning_rate=0.02)
+    learner = implicit(episodes, tmp_path, expectile=0.995, learning_rate=0.02, twins=1)
     for iteration in range(25):
         learner.learn(iteration, 0)
     found = values_by_state(learner.values, episodes)
