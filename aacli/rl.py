@@ -68,7 +68,7 @@ def rl(
     if no_reward and reward:
         raise UsageError("--reward and --no-reward exclude each other; give one of them.")
     given = ["rl.rewards.reward_model=0"] if no_reward else []
-    given += [f"rl.offline.pool={json.dumps(offline)}"] if offline else []
+    given += [] if offline is None else [f"rl.offline.pool={json.dumps(offline)}"]
     loaded = options.load(recipe, *given)
     weight = loaded.rl.rewards.reward_model
     parents: dict[str, Path | None] = {"sft": sft} | ({"reward": reward} if weight > 0 else {})

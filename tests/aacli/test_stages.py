@@ -42,6 +42,15 @@ def test_dry_run_says_so_and_suggests_nothing(here, aac, stages):
     assert "dry run" in out and "next:" not in out
 
 
+def test_a_pool_and_a_run_to_go_on_from_reach_the_stage(here, aac, stages):
+    words = ("--offline", "my pool: 1.jsonl", "--start", "runs/demo/old")
+    assert aac("rl", "demo.yaml", "--no-reward", *words).exit_code == 0
+    ((_, recipe, request),) = stages.calls
+    assert recipe.rl.offline.pool == "my pool: 1.jsonl"
+    assert request.parents["start"] == Path("runs/demo/old")
+    assert aac("rl", "demo.yaml", "--no-reward", "--offline", "").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("there", "words", "expected"),
     [
