@@ -312,7 +312,8 @@ class Session:
         if iteration != rl.iterations and not (every and iteration % every == 0):
             return {}
         episodes = self.player.evaluate(self.trainer.progress.actor_version)
-        figures = episode_metrics(episodes, self.rewarding.mix)
+        # What shaping pays is no merit of the actor's.
+        figures = episode_metrics(episodes, replace(self.rewarding.mix, shaping=None))
         if self.ranks.main:
             append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
             write_picks(self.folder.path, iteration, picks(iteration, episodes, self.rewarding.mix))

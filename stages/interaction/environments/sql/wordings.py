@@ -20,20 +20,10 @@ def _word_of(words: Mapping[str, str], meaning: str) -> str:
     return next(word for word, meant in words.items() if meant == meaning)
 
 
-def _count_filter(q: Question, domain: Domain) -> Said:
-    many = domain.child.plural
-    return (
-        f"How many {many} have {q.filter} {q.value}?",
-        f"Count the {many} with {q.filter} {q.value}.",
-    )
-
-
-def _count_compare(q: Question, domain: Domain) -> Said:
-    many, word = domain.child.plural, _word_of(OPERATORS, q.operator)
-    return (
-        f"How many {many} have {q.filter} {word} {q.value}?",
-        f"Count the {many} with {q.filter} {word} {q.value}.",
-    )
+def _count(q: Question, domain: Domain) -> Said:
+    compared = "" if q.operator == "=" else f"{_word_of(OPERATORS, q.operator)} "
+    many, what = domain.child.plural, f"{q.filter} {compared}{q.value}"
+    return f"How many {many} have {what}?", f"Count the {many} with {what}."
 
 
 def _aggregate(q: Question, domain: Domain) -> Said:
@@ -83,8 +73,8 @@ def _two_step(q: Question, domain: Domain) -> Said:
 
 
 _WORDINGS: dict[str, Callable[[Question, Domain], Said]] = {
-    "count_filter": _count_filter,
-    "count_compare": _count_compare,
+    "count_filter": _count,
+    "count_compare": _count,
     "aggregate": _aggregate,
     "lookup": _lookup,
     "group": _group,
