@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from stages.common.errors import UsageError
+from stages.common.ranks import ALONE, Ranks
 from stages.interaction.environments.base import Task
 from stages.interaction.environments.sql import ExpertOptions, SqlEnvironment
 from stages.interaction.generation import Request
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.rl import assembly, hindsight, learner, trainer
-from stages.rl.hindsight import Repeat
+from stages.rl.hindsight import Hindsight, Repeat
 from stages.rl.player import Player
-from stages.rl.pool import read_trajectories
+from stages.rl.pool import ExperiencePool, read_trajectories
 from stages.rl.rows import actor_rows, refuse_relabelled
 from tests.rl.test_run import Lab, weights
 from tests.rl.worlds import START, episode, score, small_tokenizer
@@ -261,6 +262,46 @@ def test_what_no_longer_fits_is_not_said_again() -> None:
     assert ended.overflow
     (narrow, _) = Repeat(tokenizer, [said], context=len(wide.prompt_ids) + 1).generate(requests)
     assert narrow.overflow
+
+
+class Together(Ranks):
+    """One of several processes: is told what the others, asked before it, had made."""
+
+    made: ClassVar[list[Any]] = []
+
+    def everyone(self, mine: Any) -> list[Any]:
+        self.made.append(mine)
+        return list(self.made)
+
+
+class Namer:
+    """Stands in for what plays again: every episode has another task."""
+
+    def check(self) -> None:
+        """It can."""
+
+    def relabelled(self, tasks: Any, episodes: Any) -> list[Trajectory]:
+        pairs = zip(tasks, episodes, strict=True)
+        return [
+            replace(e, key=(*e.key, hindsight.HINDSIGHT), relabelled_from=task.id)
+            for task, e in pairs
+        ]
+
+
+def test_several_processes_make_together_what_one_makes(tmp_path: Path) -> None:
+    tasks = [Task(f"task {n}", "k", "g") for n in range(7)]
+    lost = [episode([([START], [4], 0.0)], key=(0, 0, n)) for n in range(7)]
+    pools = []
+    for ranks in (ALONE, Together(0, 2), Together(1, 2)):
+        pool = ExperiencePool(tmp_path / str(len(pools)), max_episodes=99)
+        pools.append(pool)
+        namer: Any = Namer()
+        seen = Hindsight(namer, pool, list, share=0.6, seed=3, ranks=ranks)
+        seen(0, tasks, [*lost, replace(lost[0], success=True)])
+    alone, _, last = (pool.episodes for pool in pools)
+    assert alone == last and 0 < len(alone) < 7
+    assert [e.relabelled_from for e in alone] == [f"task {e.key[2]}" for e in alone]
+    assert not set(map(id, Together.made[0])) & set(map(id, Together.made[1]))
 
 
 def test_the_place_in_random_keys_is_its_own() -> None:
