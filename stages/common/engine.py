@@ -128,6 +128,15 @@ def load_whole_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             buffer.copy_(tensors[name])
 
 
+def without_empty_groups(optimizer: Any) -> Any:
+    """The optimizer, less groups in which nothing learns: norms and biases, beside adapters.
+
+    ZeRO leaves them out and schedules do not, so that the two would not fit.
+    """
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+    return optimizer
+
+
 class Descent:
     """Backward, clip and step of a prepared model, whatever it was prepared for.
 

@@ -20,7 +20,7 @@ from transformers import PrinterCallback, TrainerCallback
 from stages.common.adapters import has_adapters
 from stages.common.best import BEST, BestWeights
 from stages.common.checkpoints import WRITING, Origin, prune
-from stages.common.engine import whole_tensors
+from stages.common.engine import whole_tensors, without_empty_groups
 from stages.common.errors import RunError, UsageError
 from stages.common.interrupts import Interrupted, deferred
 from stages.common.live import Board
@@ -92,6 +92,10 @@ class StageTrainer:
                 "written into the weights; lower the learning rate or look at the data."
             )
         return loss
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """As TRL makes it, fit for ZeRO."""
+        return without_empty_groups(super().create_optimizer(*args, **kwargs))  # type: ignore[misc]
 
     def _send_telemetry(self) -> None:
         """TRL reports runs to its makers by default; a person's run is theirs."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback
 
 from stages.common.adapters import as_started
-from stages.common.engine import Descent
+from stages.common.engine import Descent, without_empty_groups
 from stages.common.logprobs import at_actions
 from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.sharding import check_partitioned, is_sharded
@@ -125,9 +125,7 @@ class TrlPPOSetup(PPOTrainer):
 
     def create_optimizer(self, model: Any = None) -> Any:
         """One optimizer for all; a value head starts from nothing and has a rate of its own."""
-        optimizer = super().create_optimizer(model)
-        # With adapters no norm or bias learns. ZeRO leaves an empty group out, a schedule does not.
-        optimizer.param_groups[:] = [g for g in optimizer.param_groups if g["params"]]
+        optimizer = without_empty_groups(super().create_optimizer(model))
         if self.value_head is not None:
             head = list(self.value_head.parameters())
             own = {id(p) for p in head}

@@ -70,9 +70,9 @@ def assert_same_figures(two: Path, one: Path) -> None:
         assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
-def assert_same_weights(two: Path, one: Path) -> None:
+def assert_same_weights(two: Path, one: Path, name: str = "model.safetensors") -> None:
     """Tensor by tensor, in files that load without us."""
-    theirs, ours = load_file(two / "model.safetensors"), load_file(one / "model.safetensors")
+    theirs, ours = load_file(two / name), load_file(one / name)
     assert set(theirs) == set(ours)
     for name, tensor in ours.items():
         assert theirs[name].shape == tensor.shape and tensor.numel() > 0
@@ -197,6 +197,23 @@ def test_a_killed_process_ends_the_run_and_resume_goes_on(sft: Path, tmp_path: P
     alone(*words("rl", tmp_path / "whole", "--sft", str(sft), "--no-reward", sets=long))
     assert_same_figures(tmp_path / "rl", tmp_path / "whole")
     assert_same_weights(tmp_path / "rl", tmp_path / "whole")
+
+
+@pytest.mark.full
+def test_adapters_under_zero3_equal_one_process(tmp_path: Path) -> None:
+    """SFT makes them, RL goes on with them, beside a frozen copy as its reference."""
+    lora, config = ("model.lora={rank: 4, alpha: 8}",), zero(3, tmp_path)
+    one, two = tmp_path / "sft", tmp_path / "sft-two"
+    alone(*words("sft", one, sets=lora))
+    together(config, *words("sft", two, sets=(*lora, "sft.batch_size=2")))
+    rl = ("--sft", str(one), "--no-reward")
+    alone(*words("rl", tmp_path / "rl", *rl, sets=lora))
+    together(config, *words("rl", tmp_path / "rl-two", *rl, sets=lora))
+    for many, single in ((two, one), (tmp_path / "rl-two", tmp_path / "rl")):
+        assert_same_figures(many, single)
+        assert_same_weights(many, single, "adapter_model.safetensors")
+        assert not (many / "model.safetensors").exists()
+    assert rows(tmp_path / "rl-two")[0]["actor/kl"] == pytest.approx(0, abs=1e-6)
 
 
 SSH = "#!/bin/sh\necho 127.0.0.1\n"
