@@ -130,6 +130,9 @@ class RunFolder:
             elif request.resume == "never":
                 _clear(path)
             run._begin(stage)
+        except UsageError:
+            unlock(path)
+            raise
         except OSError as error:
             run._undo_fresh()
             raise _not_writable(path, error) from None
@@ -231,6 +234,7 @@ class RunFolder:
         except UsageError:
             if self.ranks.main and not self.request.dry_run:
                 self._undo_fresh()
+                unlock(self.path)
             raise
 
     def _undo_fresh(self) -> None:

@@ -185,6 +185,11 @@ def test_named_checkpoint_must_exist(request_, tmp_path):
     with pytest.raises(UsageError, match="no checkpoint folder"):
         RunFolder.open(replace(request_, resume=str(tmp_path / "nowhere")), "sft")
     assert not request_.output_dir.exists()
+    run = RunFolder.open(request_, "sft")
+    (run.path / ".lock").unlink()
+    with pytest.raises(UsageError, match="no checkpoint folder"):
+        RunFolder.open(replace(request_, resume=str(tmp_path / "nowhere")), "sft")
+    assert [p.name for p in run.path.iterdir()] == [".aac-run.json"]  # as it was
 
 
 def test_metrics_are_json_lines(request_):
