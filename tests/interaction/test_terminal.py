@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 60
+"""Seconds without a word after which it is given up."""
 READ = """
 from stages.interaction.terminal import Terminal
 terminal = Terminal()
@@ -31,14 +34,17 @@ def typed(*pieces: str) -> list[str]:
     )  # fmt: skip
     os.close(child)
     shown, left = b"", list(pieces)
-    prompts = 0
     while True:
+        if not select.select([main], [], [], PATIENCE)[0]:
+            reader.kill()
+            pytest.fail(f"nothing more came after {shown!r}; not typed yet: {left}")
         try:
             shown += os.read(main, 65536)
         except OSError:  # Linux: the other end is closed
             break
-        if left and shown.count(b"> ") > prompts:
-            prompts = shown.count(b"> ")
+        # What was typed before has been read, and there is a prompt for the next.
+        read = shown.count(b"GOT") == len(pieces) - len(left)
+        if left and read and b"> " in shown.rpartition(b"GOT")[2]:
             os.write(main, left.pop(0).encode())
     os.close(main)
     assert reader.wait() == 0
