@@ -49,10 +49,8 @@ class Played:
         """Per episode: the sum of each component that paid or fined."""
         sums = []
         for turns in self.rows:
-            total: dict[str, float] = defaultdict(float)
-            for row in turns:
-                for name, value in row.items():
-                    total[name] += value
+            names = dict.fromkeys(name for row in turns for name in row)
+            total = {name: sum(row.get(name, 0.0) for row in turns) for name in names}
             sums.append({name: value for name, value in total.items() if value})
         return sums
 
