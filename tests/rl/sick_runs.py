@@ -23,6 +23,12 @@ BY_THE_TURN = WORDY | {
 }
 ACTOR = {"max_new_tokens": 8, "learning_rate": 0.002, "final_rate_fraction": 1.0}
 CRITIC = {"hidden_size": 8, "steps": 4, "batch_size": 8, "warm_up": {"max_iterations": 0}}
+SHARED = {
+    "kind": "v",
+    "trunk": "shared",
+    "view": "symmetric",
+    "warm_up": {"max_iterations": 0},
+}
 RL = {
     "iterations": 14,
     "episodes": 16,
@@ -94,31 +100,39 @@ SICK: dict[str, SickRun] = {
     "a world that wears out": SickRun("drops", world={"works": 100}),
     "a critic at a reckless rate": SickRun(
         "explained_variance",
-        {"rl__critic": {**CRITIC, "kind": "v", "learning_rate": 10.0}, "rl__rewards": WORDY},
+        {
+            "rl__critic": {**CRITIC, "kind": "v", "learning_rate": 0.3, "steps": 2},
+            "rl__rewards": WORDY,
+        },
         {"broken": True},
     ),
     "one hundredfold reward on a shared trunk": SickRun(
         "gradient_spike",
-        {"rl__critic": {"kind": "v", "trunk": "shared", "warm_up": {"max_iterations": 0}}},
-        world={"jackpot": 120},
+        {"rl__critic": SHARED},
+        world={"jackpot": 135},
     ),
     "what stage 1 taught is gone": SickRun(
         "forgetting", {**FAST, "rl__rewards": WORDY}, {"broken": True}
     ),
     "a reward that is no number": SickRun("non_finite", {}, {"nothing": True}, exit_code=1),
 }
+USUAL = {"rl__actor__learning_rate": 0.0005}
+"""The largest usual rate of a model this small."""
+BONUS = {"rl__ppo__entropy_coef": 0.05, "rl__ppo__entropy_coef_final": 0.01}
 HEALTHY: dict[str, SickRun] = {
-    **{f"short replies are learned, seed {s}": SickRun(None, seed=s) for s in (1, 2, 3, 4)},
+    **{f"short replies are learned, seed {s}": SickRun(None, USUAL, seed=s) for s in (1, 2, 3, 4)},
     **{
         f"over several turns with a critic, seed {s}": SickRun(
-            None, {"rl__critic": {**CRITIC, "kind": "v"}}, {"long": True}, turns=3, seed=s
+            None,
+            {**USUAL, "rl__critic": {**CRITIC, "kind": "v"}},
+            {"long": True},
+            turns=3,
+            seed=s,
         )
         for s in (5, 6, 7)
     },
     **{
-        f"with an entropy bonus that decays, seed {s}": SickRun(
-            None, {"rl__ppo__entropy_coef": 0.05, "rl__ppo__entropy_coef_final": 0.01}, seed=s
-        )
+        f"with an entropy bonus that decays, seed {s}": SickRun(None, {**USUAL, **BONUS}, seed=s)
         for s in (8, 9, 10)
     },
 }
