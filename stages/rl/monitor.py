@@ -71,16 +71,20 @@ def levels(values: Sequence[float], size: int = BASE) -> list[float]:
 
 
 def kl_surge(history: History) -> str | None:
-    """Two in a row above half a nat per token, or far above the usual."""
+    """Two in a row above half a nat per token, or far above the usual and above all there was.
+
+    (It begins at zero and grows while the actor learns, so a level of long ago is no measure.)
+    """
     kl = history.series("actor/kl")
     past, recent = kl[:-2][-2 * BASE :], kl[-2:]
     if len(recent) < 2:
         return None
     bound = HIGH_KL
     if len(past) >= BASE:
-        usual = median(past)
-        bound = min(bound, max(SURGING_KL, 4 * usual, usual + 6 * noise(past)))
-    told = f", usually {median(past):.3g}" if past else ""
+        usual = median(past[-BASE:])
+        far = max(SURGING_KL, 4 * usual, usual + 6 * noise(past), 2 * max(past))
+        bound = min(bound, far)
+    told = f", usually {median(past[-BASE:]):.3g}" if past else ""
     return f"actor/kl {recent[-1]:.3g}{told}" if min(recent) > bound else None
 
 

@@ -47,9 +47,12 @@ KEPT = (
     "clean/format",
     "reward/wordy",
     "reward/cliff",
-    "reward/length",
+    "reward/repeated",
 )
 """What the alarms look at."""
+WOLF = {"with an entropy bonus that decays, seed 8": {"kl_surge"}}
+"""False alarms: the bonus takes this actor 0.7 nats a token away from its reference, and it learns
+all the same."""
 Row = dict[str, float]
 
 

@@ -155,7 +155,7 @@ def started(world: World, folder: str, run: SickRun, **over: Any) -> Any:
     environment = _environment(tasks, turns=run.turns, **counter, **run.world)
     sets = {f"environment__{name}": value for name, value in environment.items() if name != "name"}
     out = ("--sft", world.root / "sft", "--output-dir", world.root / folder, "--seed", run.seed)
-    return world.call("rl", *out, **sets, **run.rl, **over)
+    return world.call("rl", *out, **(sets | run.rl | over))
 
 
 def _environment(tasks: Path, *, turns: int = 1, **arguments: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from stages.recipe.monitor import MonitorSection
 from stages.rl import monitor as module
 from stages.rl.kl import KlCoefficient
 from stages.rl.monitor import ALARMS, COOL_DOWN, Monitor
+from tests.rl.alarm_table import WOLF, Series, load, printed
 
 HELD_OUT, MAX_PERPLEXITY = 64, 2.0
 Columns = Mapping[str, Any]
@@ -299,6 +300,31 @@ def test_a_sick_series_raises_its_alarm_in_time_and_no_other(name: str) -> None:
 def test_the_table_covers_every_alarm() -> None:
     assert {alarm for _, alarm, _ in SICK.values()} == set(ALARMS)
     assert len(HEALTHY) + len(SICK) >= 20
+
+
+RECORDED = load()
+
+
+@pytest.mark.parametrize("series", RECORDED, ids=lambda series: series.name)
+def test_recorded_runs_raise_their_alarm_or_none(series: Series) -> None:
+    """What a cause makes ill may raise further alarms; what is healthy may raise none."""
+    first = series.alarms()
+    if series.alarm:
+        assert series.alarm in first
+    else:
+        assert set(first) == WOLF.get(series.name, set())
+
+
+def test_half_of_the_recorded_runs_are_sick_and_all_alarms_are_among_them() -> None:
+    """All but one: where a reward is no number, no iteration is finished."""
+    sick = [series.alarm for series in RECORDED if series.alarm]
+    assert set(sick) == set(ALARMS) - {"non_finite"}
+    assert len(RECORDED) >= 20 and 2 * len(sick) >= len(RECORDED)
+    table = printed(RECORDED).splitlines()
+    assert f"{len(sick)} sick series: {len(sick)} told" in table[-2]
+    assert (
+        table[-1] == f"{len(RECORDED) - len(sick)} healthy series: {len(WOLF)} with a false alarm"
+    )
 
 
 def test_learning_runs_raise_nothing_over_many_seeds() -> None:
