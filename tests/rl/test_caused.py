@@ -131,10 +131,11 @@ def test_report_is_one_page_that_tells_it_all(farmed: Path) -> None:
     done = aac("report", farmed)
     assert done.exit_code == 0, done.stderr
     page = (farmed / "report.html").read_text()
-    for word in ("reward_hacking", "actor/kl", "95 % interval", "without success", "polyline"):
+    alarm = told(farmed)[0]["alarm"]
+    for word in (alarm, "actor/kl", "95 % interval", "without success", "polyline"):
         assert word in page
     assert "http" not in page and "<script" not in page
-    assert "first evaluation (iteration 2)" in done.stdout and "reward_hacking" in done.stdout
+    assert "first evaluation (iteration 2)" in done.stdout and alarm in done.stdout
     data = json.loads(aac("report", farmed, "--json", "--output", farmed / "x.html").stdout)
     assert [row["step"] for row in data["alarms"]] == [row["step"] for row in told(farmed)]
     assert (farmed / "x.html").read_text() == page
