@@ -32,9 +32,9 @@ class Desk(Lab):
         self.pool = root / "flights.json"
         self.pool.write_text(json.dumps(FLIGHTS))
 
-    def learn(self, out: Path, pool: Any = None, *, offline: Any = (), **rl: Any) -> list[Any]:
+    def learn(self, out: Path, source: Any = None, *, offline: Any = (), **rl: Any) -> list[Any]:
         """The rows of metrics.jsonl."""
-        section = {**OFFLINE, "pool": str(pool or self.pool), **dict(offline)}
+        section = {**OFFLINE, "pool": str(source or self.pool), **dict(offline)}
         critic = {"steps": 6, "learning_rate": 0.02, **rl.pop("critic", {})}
         return self.rl(out, offline=section, critic=critic, **rl)
 
