@@ -58,6 +58,13 @@ def twins(offline: OfflineSection, critic: CriticSection) -> bool:
     return offline.active and offline.method == "iql" and critic.twin is not False
 
 
+def actor_iterations(rl: Any) -> int:
+    """Iterations over which the actor's rate falls: offline those after the critic's own."""
+    alone = rl.critic.warm_up.max_iterations
+    critic_first = rl.offline.active and rl.offline.has_critic
+    return int(rl.iterations - alone if critic_first else rl.iterations)
+
+
 def check_offline(rl: Any) -> None:
     """ValueError where the rl section asks its offline part for something it cannot do."""
     offline, critic = rl.offline, rl.critic
@@ -77,6 +84,11 @@ def check_offline(rl: Any) -> None:
         raise ValueError(
             "rl.ppo.kl_loss is in_reward, but offline no turn is paid for its KL, which is a loss "
             "there; set it to k2 or full"
+        )
+    if actor_iterations(rl) < 1:
+        raise ValueError(
+            f"rl.critic.warm_up.max_iterations is {critic.warm_up.max_iterations}, which leaves "
+            f"none of rl.iterations ({rl.iterations}) to the actor; lower it, or give more"
         )
     if offline.has_critic:
         _check_critic(offline.method, critic)

@@ -19,6 +19,7 @@ from stages.common.rows import Row
 from stages.common.run_folder import RunFolder, read_rows
 from stages.interaction.network import context_length
 from stages.recipe.models import Recipe, RlSection
+from stages.recipe.offline import actor_iterations
 from stages.recipe.ranges import default_learning_rate
 from stages.rl.forgetting import CleanCheck, clean_exchanges, clean_rows
 from stages.rl.hindsight import Hindsight, Replayer, Rescore
@@ -104,7 +105,7 @@ def build_trainer(
     _check_extra(recipe.rl.trainer)
     try:
         config = ppo_config(
-            folder.path, iterations=recipe.rl.iterations, **(arguments | recipe.rl.trainer)
+            folder.path, iterations=actor_iterations(recipe.rl), **(arguments | recipe.rl.trainer)
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"rl.trainer does not fit TRL's PPOConfig: {error}") from None

@@ -379,6 +379,11 @@ CASES = (
         ("rl.critic.target is n_step", "does nothing for rl.offline.method iql", "awr"),
     ),
     Bad(
+        "nothing left to the actor",
+        GOOD + "rl: {iterations: 2, offline: {pool: sft}}",
+        ("rl.critic.warm_up.max_iterations is 2", "none of rl.iterations (2)", "lower it"),
+    ),
+    Bad(
         "a KL that nobody pays for offline",
         GOOD + "rl: {ppo: {kl_loss: in_reward}, offline: {pool: sft}}",
         ("rl.ppo.kl_loss is in_reward", "set it to k2 or full"),

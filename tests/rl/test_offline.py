@@ -125,6 +125,7 @@ def test_every_option_moves_the_actor(name: str, desk: Desk, plain: Path, tmp_pa
         assert not (tmp_path / "rl/critic/twin").exists()
     if name == "critic first":
         assert "actor/updates" not in rows[0] and rows[1]["actor/updates"] == 2
+        assert rows[1]["actor/learning_rate"] == 1e-3  # it has not fallen meanwhile
     if name == "max_weight":
         assert all(row["advantage/weight"] <= 1.0 for row in rows)
 

@@ -73,7 +73,7 @@ def learn_offline(
                 rows = (weighted_rows(some, parts.weigh(some)) for some in drawn)
                 metrics |= learner.imitate(rows, parts.objective()) | parts.remarks()
             now.actor_version += 1
-        trainer.step_schedule()
+            trainer.step_schedule()
 
         now.iteration += 1
         with clock("evaluation"):
