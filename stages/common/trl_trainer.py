@@ -81,7 +81,7 @@ class StageTrainer:
     optimizer: Any
     is_deepspeed_enabled: bool
     saving: Saving
-    """Set by ``run_training``."""
+    """Set by ``run_training``; without it nothing is saved."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Raises RunError on a non-finite loss, before it reaches the weights."""
@@ -104,7 +104,9 @@ class StageTrainer:
         """The run folder has a card of its own."""
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.saving.folder.checkpoints / WRITING)
+        saving = getattr(self, "saving", None)
+        kept = saving.folder.checkpoints / WRITING if saving else self.args.output_dir
+        return str(kept)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """The whole state into a checkpoint of the run folder; every process calls it."""
