@@ -73,7 +73,8 @@ def check_offline(rl: Any) -> None:
             "rl.critic.twin is true, but the smaller of two Q values is too low on purpose, which "
             "is for offline use only; leave it out, or set rl.offline.pool with method iql"
         )
-    if offline.episodes % rl.episodes_per_task:
+    asked = offline.active or "episodes" in offline.model_fields_set
+    if asked and offline.episodes % rl.episodes_per_task:
         raise ValueError(
             f"rl.offline.episodes is {offline.episodes}, expected a multiple of "
             f"rl.episodes_per_task ({rl.episodes_per_task})"

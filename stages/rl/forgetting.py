@@ -47,11 +47,17 @@ class CleanCheck:
         self._exchanges, self._rows = exchanges, rows
         self._surprise, self._reply = surprise, reply
         self.first: dict[str, float] = {}
-        """The SFT actor's figures."""
+        """The figures at the start, those of the SFT actor as a rule."""
         self.last: dict[str, float] = {}
 
     def start(self, version: int) -> None:
-        """Take the SFT actor's figures, with which all later ones are compared."""
+        """Take the actor's figures before it learns, with which all later ones are compared."""
+        if not self._rows:
+            warn(
+                "stage 1 left no held-out dialogues, so forgetting is told by plain orders alone; "
+                "run aac sft again with sft.validation_fraction above 0, or name a file in "
+                "rl.forgetting.data."
+            )
         self.first = self._figures(version)
         if self.first.get("clean/instructions") == 0:
             del self.first["clean/instructions"]  # it never could, so nothing can be forgotten
@@ -115,15 +121,10 @@ def form_kept(wanted: Sequence[str], said: Sequence[str]) -> dict[str, float]:
 def clean_exchanges(data: Path | None, sft: Path, count: int) -> list[Exchange]:
     """Up to ``count`` exchanges of a person's file, or of the dialogues that stage 1 held out.
 
-    UsageError for a file that cannot be read; none, with a warning, where stage 1 kept none.
+    UsageError for a file that cannot be read; none where stage 1 kept none.
     """
     file = data or sft / HELD_OUT
     if data is None and (not file.is_file() or file.stat().st_size == 0):
-        warn(
-            f"{sft} holds no held-out dialogues, so forgetting is told by plain orders alone; run "
-            "aac sft again with sft.validation_fraction above 0, or name a file in "
-            "rl.forgetting.data."
-        )
         return []
     exchanges = []
     for place, row in read_records(file)[:count]:

@@ -95,8 +95,12 @@ class Session:
         self.remedies = self._remedies()
         self._origin = _origin(recipe, used or {})
         self.saving = self._saving()
+        self._admit()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
+
+    def _admit(self) -> None:
+        """Refuse what there is to learn from, where that can be told now. UsageError."""
 
     def _pool(self, name: str) -> ExperiencePool:
         rl = self.recipe.rl
@@ -166,8 +170,7 @@ class Session:
     def train(self) -> None:
         """The loop of ``trainer`` with this run's parts."""
         rl = self.recipe.rl
-        if rl.forgetting.every and self.trainer.progress.actor_version == 0:
-            self.clean.start(version=0)  # what the SFT actor can do
+        self._look_at_start()
         board = rl_board(rl.iterations, self.folder.metrics.rows())
         with watch(board) as shown, deferred():
             parts = Parts(
@@ -331,6 +334,11 @@ class Session:
             "evaluation/return": figures["return"],
             "evaluation/turns": figures["turns"],
         }
+
+    def _look_at_start(self) -> None:
+        """What the actor knows before it learns here, if that is not known from before."""
+        if self.recipe.rl.forgetting.every and not self.clean.first:
+            self.clean.start(self.trainer.progress.actor_version)
 
     def _check_clean(self, iteration: int) -> dict[str, float]:
         """``clean/*`` where that check is due: every so many evaluations, and at the end."""

@@ -137,7 +137,7 @@ CASES = (
     Case(
         "no such checkpoint",
         lambda at: at.sft(None, "--resume", "nowhere"),
-        ("--resume nowhere is no checkpoint folder", "auto, or never"),
+        ("--resume nowhere is no checkpoint folder", "'auto' or 'never'"),
     ),
     Case(
         "anew and going on",

@@ -55,7 +55,7 @@ def test_the_commands_of_the_design_are_there():
     expected = ["init", "doctor", "run", "sft", "train-reward", "rl", "eval"]
     assert [path[0] for path in ALL if len(path) == 1] == [
         *expected, "report", "audit", "compare", "diff", "chat", "serve", "export", "collect",
-        "data", "env", "plan",
+        "plan", "recipes", "data", "env",
     ]  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_another_launch_may_not_go_on_from_stage_one_checkpoints(tmp_path: Path)
         assert CliRunner().invoke(app, given).exit_code == 130
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 2
-    assert "was made by 2 processes (zero3), and this is a run of 1 (one)" in done.output
+    assert "was made by 2 processes (zero3), and this is a run of 1 process (one)" in done.output
     assert "--resume never" in done.output
 
 

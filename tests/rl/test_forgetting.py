@@ -139,4 +139,5 @@ def test_stage_one_without_held_out_dialogues_is_said(
     if content is not None:
         (tmp_path / HELD_OUT).write_text(content)
     assert clean_exchanges(None, tmp_path, 8) == []
+    CleanCheck([], [], surprise=lambda rows: 0.0, reply=lambda asked, _: [""] * len(asked)).start(0)
     assert "told by plain orders alone" in capsys.readouterr().err.replace("\n", " ")

@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from stages.common.errors import UsageError
 from stages.common.ranks import ALONE, Ranks
+from stages.interaction.arena import TRAIN_TASKS
 from stages.interaction.environments.base import Task
 from stages.interaction.environments.sql import ExpertOptions, SqlEnvironment
 from stages.interaction.generation import Request
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
-from stages.rl import assembly, hindsight, learner, trainer
+from stages.rl import hindsight, learner, trainer
 from stages.rl.hindsight import Hindsight, Repeat
 from stages.rl.player import Player
 from stages.rl.pool import ExperiencePool, read_trajectories
@@ -307,5 +308,5 @@ def test_several_processes_make_together_what_one_makes(tmp_path: Path) -> None:
 def test_the_place_in_random_keys_is_its_own() -> None:
     from stages.rl.critic import q
 
-    places = [1, 2, assembly.TRAIN_TASKS, q.Q_SAMPLES, hindsight.HINDSIGHT, q.RELABELLED_SAMPLES]
+    places = [1, 2, TRAIN_TASKS, q.Q_SAMPLES, hindsight.HINDSIGHT, q.RELABELLED_SAMPLES]
     assert len(set(places)) == len(places)

@@ -387,7 +387,8 @@ def test_an_option_changes_what_is_learnt(
 def test_each_task_is_played_several_times(bench: Bench, tmp_path: Path) -> None:
     out = tmp_path / "rl"
     options = {"critic": {"kind": "none"}, "iterations": 1, "episodes": 6}
-    assert bench.run(out, episodes_per_task=3, **options).exit_code == 0
+    done = bench.run(out, episodes_per_task=3, **options)
+    assert done.exit_code == 0, done.output
     episodes = read_trajectories(out / "trajectories/00000.jsonl")
     tasks = [e.task_id for e in episodes]
     assert tasks[:3] == tasks[:1] * 3 and tasks[3:] == tasks[3:4] * 3 and tasks[0] != tasks[3]

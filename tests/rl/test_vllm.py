@@ -267,6 +267,7 @@ def test_a_run_samples_from_vllm_and_corrects_for_it(
         rl__generation__engine="vllm",
         rl__actor__temperature_final=0.5,
         evaluation__temperature=0.25,
+        rl__forgetting__every=0,  # which asks greedily, too
     )
     (vllm,) = started
     assert vllm.synchronised == 3  # two iterations' actors, and the last for its evaluation

@@ -39,15 +39,18 @@ class OfflineSession(Session):
         used: Mapping[str, str] | None = None,
     ) -> None:
         """See ``Session``. UsageError for a pool that cannot be learnt from."""
-        given = given_episodes(recipe.rl)  # before models are loaded: it may be no pool
+        self.static = given_episodes(recipe.rl)  # before models are loaded: it may be no pool
         super().__init__(recipe, folder, sft, reward, critic, start, used=used)
-        self.static = self._admitted(given) if given else []
+
+    def _admit(self) -> None:
+        self.static = self._admitted(self.static) if self.static else []
 
     def train(self) -> None:
         """The loop of ``offline.trainer`` with this run's parts."""
         rl = self.recipe.rl
         if not len(self.pool):
             self.pool.add(0, self.static or self._admitted(self._played()))
+        self._look_at_start()
         weights = Weights(rl, self.baseline)
         board = rl_board(rl.iterations, self.folder.metrics.rows())
         with watch(board) as shown, deferred():
