@@ -138,6 +138,7 @@ def test_the_output_layer_sees_action_positions_only(
     monkeypatch.setattr(trl_adapter, "at_actions", watched)
     name = "head-lora" if lora else "head"
     world.aac("sft", f"sft-{name}", model__lora=lora)
-    world.rl(name, sft=f"sft-{name}", model__lora=lora, rl__iterations=1)
+    options = {"rl__iterations": 1, "rl__forgetting__every": 0}  # which looks at rows, too
+    world.rl(name, sft=f"sft-{name}", model__lora=lora, **options)
     assert len(seen) == 3  # all rows by the reference, two minibatches by the actor
     assert all(computed == actions for computed, actions in seen)
