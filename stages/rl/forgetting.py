@@ -68,7 +68,8 @@ class CleanCheck:
         if "clean/perplexity" in now:
             ratio = now["clean/perplexity"] / self.first["clean/perplexity"]
             now["clean/perplexity_ratio"] = ratio
-        kept = [name for name in ("clean/format", "clean/instructions") if name in now]
+        names = [name for name in ("clean/format", "clean/instructions") if name in self.first]
+        kept = [name for name in names if name in now]
         if kept:
             now["clean/lost"] = max(self.first[name] - now[name] for name in kept)
         self.last = now

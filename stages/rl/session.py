@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stages.common.checkpoints import Origin
 from stages.common.console import say, warn, watch
 from stages.common.engine import load_whole_tensors, whole_tensors
 from stages.common.interrupts import Interrupted, deferred
+from stages.common.live import Board
 from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
@@ -168,31 +169,35 @@ class Session:
         say(f"resumed from iteration {self.trainer.progress.iteration}")
 
     def train(self) -> None:
-        """The loop of ``trainer`` with this run's parts."""
+        """All iterations that are left, on the screen."""
         rl = self.recipe.rl
         self._look_at_start()
         board = rl_board(rl.iterations, self.folder.metrics.rows())
         with watch(board) as shown, deferred():
-            parts = Parts(
-                collect=self._collect,
-                score=self._score,
-                measure=self._measure,
-                baseline=self.baseline,
-                pool=self.pool,
-                objective=self._objective,
-                report=IterationReport(
-                    self.folder.metrics,
-                    self.folder.path / "trajectories",
-                    board=board,
-                    shown=shown,
-                    writes=self.ranks.main,
-                ),
-                evaluate=self._evaluate,
-                checkpoint=lambda _: self.saving.after_iteration(),
-                relabel=self._relabel,
-                watch=self.remedies,
-            )
-            self.trainer.train(parts, self.learner, iterations=rl.iterations)
+            self._learn(board, shown)
+
+    def _learn(self, board: Board, shown: Callable[[], None]) -> None:
+        """The loop of ``trainer`` with this run's parts."""
+        parts = Parts(
+            collect=self._collect,
+            score=self._score,
+            measure=self._measure,
+            baseline=self.baseline,
+            pool=self.pool,
+            objective=self._objective,
+            report=IterationReport(
+                self.folder.metrics,
+                self.folder.path / "trajectories",
+                board=board,
+                shown=shown,
+                writes=self.ranks.main,
+            ),
+            evaluate=self._evaluate,
+            checkpoint=lambda _: self.saving.after_iteration(),
+            relabel=self._relabel,
+            watch=self.remedies,
+        )
+        self.trainer.train(parts, self.learner, iterations=self.recipe.rl.iterations)
 
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""

@@ -74,6 +74,14 @@ def test_orders_that_were_never_obeyed_are_not_asked_again() -> None:
     assert "clean/instructions" not in clean(1) and pupil.asked == 2
 
 
+def test_nothing_to_go_by_is_no_loss() -> None:
+    """Without dialogues, an actor that obeyed no order and said too little to measure."""
+    pupil = Pupil(1.0, CALL, obeys=False)
+    clean = CleanCheck([], [], surprise=pupil.surprise, reply=lambda d, v: [""] * len(d))
+    clean.start(0)
+    assert clean.first == {} and "clean/lost" not in clean(1)
+
+
 def test_a_perplexity_beyond_floats_is_a_number_all_the_same() -> None:
     pupil = Pupil(1.0, CALL, obeys=False)
     clean = check(pupil)

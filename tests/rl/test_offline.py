@@ -62,6 +62,7 @@ def test_what_an_offline_run_leaves_behind(desk: Desk, plain: Path) -> None:
     promised = ["critic/loss", "critic/q_loss", "actor/imitation_loss", "actor/kl"]
     promised += ["actor/grad_norm", "advantage/weight", "advantage/effective_size"]
     promised += ["pool/episodes", "evaluation/success", "time/critic_s", "time/actor_s"]
+    promised += ["clean/perplexity_ratio"]
     assert not set(promised) - set(rows[-1])
     assert rows[0]["actor/updates"] == 2 and rows[0]["pool/episodes"] == 8
     assert "episode/success" not in rows[0]  # nothing was played

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from stages.common.console import watch
-from stages.common.interrupts import deferred
+from stages.common.live import Board
 from stages.common.run_folder import RunFolder
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
@@ -20,7 +19,7 @@ from stages.rl.offline.assembly import (
 )
 from stages.rl.offline.selection import SELECTIONS
 from stages.rl.offline.trainer import OfflineParts, learn_offline
-from stages.rl.report import FittingReport, rl_board
+from stages.rl.report import FittingReport
 from stages.rl.session import Session
 
 
@@ -46,29 +45,30 @@ class OfflineSession(Session):
         self.static = self._admitted(self.static) if self.static else []
 
     def train(self) -> None:
-        """The loop of ``offline.trainer`` with this run's parts."""
-        rl = self.recipe.rl
+        """As any, once there is a pool."""
         if not len(self.pool):
             self.pool.add(0, self.static or self._admitted(self._played()))
-        self._look_at_start()
+        super().train()
+
+    def _learn(self, board: Board, shown: Callable[[], None]) -> None:
+        """The loop of ``offline.trainer`` with this run's parts."""
+        rl = self.recipe.rl
         weights = Weights(rl, self.baseline)
-        board = rl_board(rl.iterations, self.folder.metrics.rows())
-        with watch(board) as shown, deferred():
-            parts = OfflineParts(
-                episodes=self._selected(self.pool.episodes),
-                baseline=self.baseline,
-                weigh=weights,
-                remarks=weights.remarks,
-                objective=lambda: imitation_of(rl, self.kl.value),
-                evaluate=self._evaluate,
-                watch=self.remedies,
-                report=FittingReport(
-                    self.folder.metrics, board=board, shown=shown, writes=self.ranks.main
-                ),
-                checkpoint=lambda _: self.saving.after_iteration(),
-            )
-            imitation = build_imitation(self.recipe, self.trainer)
-            learn_offline(self.trainer, parts, imitation, plan_of(rl))
+        parts = OfflineParts(
+            episodes=self._selected(self.pool.episodes),
+            baseline=self.baseline,
+            weigh=weights,
+            remarks=weights.remarks,
+            objective=lambda: imitation_of(rl, self.kl.value),
+            evaluate=self._evaluate,
+            watch=self.remedies,
+            report=FittingReport(
+                self.folder.metrics, board=board, shown=shown, writes=self.ranks.main
+            ),
+            checkpoint=lambda _: self.saving.after_iteration(),
+        )
+        imitation = build_imitation(self.recipe, self.trainer)
+        learn_offline(self.trainer, parts, imitation, plan_of(rl))
 
     @property
     def method(self) -> str:
