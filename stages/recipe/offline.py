@@ -81,6 +81,11 @@ def check_offline(rl: Any) -> None:
         )
     if not offline.active:
         return
+    if rl.hindsight is not None:
+        raise ValueError(
+            "rl.hindsight is given, but offline nothing is played that could be relabelled; leave "
+            "rl.hindsight or rl.offline.pool out"
+        )
     if rl.ppo.kl_loss == "in_reward":
         raise ValueError(
             "rl.ppo.kl_loss is in_reward, but offline no turn is paid for its KL, which is a loss "

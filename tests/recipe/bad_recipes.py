@@ -389,6 +389,11 @@ CASES = (
         ("rl.ppo.kl_loss is in_reward", "set it to k2 or full"),
     ),
     Bad(
+        "hindsight where nothing is played",
+        GOOD + "rl: {hindsight: {critic: 1.0}, critic: {kind: q}, offline: {pool: sft}}",
+        ("rl.hindsight is given", "leave rl.hindsight or rl.offline.pool out"),
+    ),
+    Bad(
         "a pool of broken groups",
         GOOD + "rl: {episodes_per_task: 4, offline: {episodes: 10}}",
         ("rl.offline.episodes is 10", "a multiple of rl.episodes_per_task (4)"),
