@@ -17,9 +17,9 @@ from stages.common.manifest import (
     file_hashes,
     read_manifest,
 )
-from stages.common.run_folder import MANIFEST
+from stages.common.run_folder import HELD_OUT, MANIFEST, ROWS
 
-KEPT = ("summary.json", "critic", "rows.jsonl")
+KEPT = ("summary.json", "critic", ROWS, HELD_OUT)
 """What goes along besides the model, where there is some of it."""
 
 
