@@ -54,8 +54,8 @@ class RunRequest:
     """Validate everything, train nothing, write nothing."""
     quiet: bool = False
     parents: Mapping[str, Path] = field(default_factory=dict)
-    """Run folders of earlier stages, by the keys ``sft`` and ``reward``; ``critic``: one to start
-    from."""
+    """Run folders of earlier stages, by the keys ``sft`` and ``reward``; ``critic``, ``start``: a
+    critic, and a run of stage 3, to start from."""
 
 
 class MetricsWriter:

@@ -28,7 +28,7 @@ Episodes = list[Trajectory]
 
 @dataclass(frozen=True)
 class Parts:
-    """What the loop sequences, built by ``run``."""
+    """What the loop sequences, built by ``session``."""
 
     collect: Callable[[int, int], Episodes]
     """(iteration, actor version) -> episodes of the current actor; dropped ones left out."""
@@ -82,7 +82,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
 
     @contextmanager
     def playing(self, how: PlayMode) -> Iterator[None]:
-        """Inside, ``actor`` may generate, on each process for itself; see ``engine.play_ready``."""
+        """Inside, ``actor`` may generate, each process for itself; see ``sharding.play_ready``."""
         with ExitStack() as stack:
             if is_sharded(self.actor):
                 with self.clock("gather"):

@@ -38,8 +38,6 @@ from stages.sft.data import (
 
 DEMONSTRATION_TASKS, HELD_OUT, ORDER = 10, 11, 12
 """Places in random keys, so that no two uses share numbers."""
-KEPT_ROWS = 5000
-"""Training rows kept in the folder for mixing the SFT loss into stage 3."""
 CURVES = (Curve("loss", "sft/loss"), Curve("accuracy", "sft/token_accuracy"))
 KEPT_ROWS, KEPT_CLEAN = 5000, 256
 """Training rows kept in the folder for mixing the SFT loss into stage 3, and held-out exchanges

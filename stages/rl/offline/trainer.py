@@ -35,7 +35,7 @@ class OfflinePlan:
 
 @dataclass(frozen=True)
 class OfflineParts:
-    """What the loop sequences, built by ``offline.assembly``."""
+    """What the loop sequences, built by ``offline.session``."""
 
     episodes: Sequence[Trajectory]
     """What the actor learns from; the critic has the whole pool."""
