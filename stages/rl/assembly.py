@@ -22,7 +22,7 @@ from stages.recipe.models import Recipe, RlSection
 from stages.recipe.offline import actor_iterations
 from stages.recipe.ranges import default_learning_rate
 from stages.rl.forgetting import CleanCheck, clean_exchanges, clean_rows
-from stages.rl.hindsight import Hindsight, Replayer, Rescore
+from stages.rl.hindsight import Replayer
 from stages.rl.learner import ActorLearner
 from stages.rl.player import Player, corrects_sampling
 from stages.rl.pool import ExperiencePool
@@ -206,15 +206,7 @@ def _stage_one(sft: Path, coefficient: float) -> Callable[[], list[ActorRow]]:
     return lambda: rows
 
 
-def build_hindsight(
-    recipe: Recipe, player: Player, pool: ExperiencePool, rescore: Rescore
-) -> Hindsight | None:
-    """What relabels failures into ``pool``, where the recipe asks for it."""
-    section, trainer = recipe.rl.hindsight, player.trainer
-    if section is None:
-        return None
-    context = context_length(trainer.actor.config)
-    replayer = Replayer(player.arena, player.tokenizer, player.count_tokens, context)
-    return Hindsight(
-        replayer, pool, rescore, share=section.share, seed=recipe.seed, ranks=trainer.ranks
-    )
+def build_replayer(player: Player) -> Replayer:
+    """What plays episodes again in other tasks of the player's environment."""
+    context = context_length(player.trainer.actor.config)
+    return Replayer(player.arena, player.tokenizer, player.count_tokens, context)

@@ -96,6 +96,7 @@ def run(recipe: Recipe, request: RunRequest) -> dict[str, Any]:
         metrics=summary,
     )
     folder.finish(manifest, summary)
+    session.tidy()
     return summary
 
 

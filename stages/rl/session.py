@@ -86,7 +86,7 @@ class Session:
         self.trainer, self.baseline = self._learners(sft, start)
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
-        self.learner = assembly.build_learner(recipe, self.trainer, sft, self._pools)
+        self.learner = assembly.build_learner(recipe, self.trainer, sft, self._imitated)
         reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
         self.player = Player(recipe, self.trainer, reviewer, sft=sft)
         self.hindsight = self._hindsight()
@@ -132,10 +132,23 @@ class Session:
     def _pools(self) -> list[ExperiencePool]:
         return [pool for pool in (self.pool, self.relabelled) if pool is not None]
 
+    @property
+    def _imitated(self) -> list[ExperiencePool]:
+        """Whose successes SFT mixing draws from, where it is to be successes."""
+        return self._pools if self.recipe.rl.ppo.sft_data == "hindsight" else [self.pool]
+
     def _hindsight(self) -> Hindsight | None:
-        if self.relabelled is None:
+        section = self.recipe.rl.hindsight
+        if section is None or self.relabelled is None:
             return None
-        return assembly.build_hindsight(self.recipe, self.player, self.relabelled, self._rescore)
+        return Hindsight(
+            assembly.build_replayer(self.player),
+            self.relabelled,
+            self._rescore,
+            share=section.share,
+            seed=self.recipe.seed,
+            ranks=self.ranks,
+        )
 
     def _remedies(self) -> Remedies:
         rl = self.recipe.rl
@@ -214,8 +227,6 @@ class Session:
             shutil.rmtree(self._best_weights.parent, ignore_errors=True)
             options = self.recipe.rl.critic.model_dump(mode="json")
             self.baseline.save(self.folder.path / "critic", options)
-            for pool in self._pools:
-                pool.keep_from(None)
         self.ranks.wait()
         now = self.trainer.progress
         return {
@@ -229,6 +240,11 @@ class Session:
             **self.remedies.summary(),
             **self.clean.summary(),
         }
+
+    def tidy(self) -> None:
+        """Once the run is finished no checkpoint reaches back to what has left the pools."""
+        for pool in self._pools:
+            pool.keep_from(None)
 
     @property
     def method(self) -> str:

@@ -208,10 +208,12 @@ def test_imitating_them_moves_the_actor(lab: Lab, seen: Any, tmp_path: Path) -> 
 
 
 def test_q_learns_from_them_and_v_does_not(lab: Lab, tmp_path: Path) -> None:
-    """Same seed, same episodes: V's fit is the same to the last bit, Q's is not."""
+    """Same seed, same episodes: V's fit is the same to the last bit, Q's is not; and whoever
+    imitates the pool's own successes does not imitate those that Q is shown."""
     critic = {"kind": "q", "warm_up": {"max_iterations": 0}}
-    plain = run(lab, tmp_path / "plain", critic=critic)
-    taught = run(lab, tmp_path / "taught", critic=critic, hindsight={"critic": 1.0})
+    own = {"sft_coef": 1.0, "sft_data": "successes"}
+    plain = run(lab, tmp_path / "plain", critic=critic, ppo=own)
+    taught = run(lab, tmp_path / "taught", critic=critic, ppo=own, hindsight={"critic": 1.0})
     assert taught[0]["hindsight/episodes"] > 0
     assert taught[0]["critic/loss"] == plain[0]["critic/loss"]
     assert taught[0]["critic/q_loss"] != plain[0]["critic/q_loss"]

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from stages.common.errors import HandoffError, RunError, UsageError
 from stages.common.files import write_json
 from stages.common.manifest import build_manifest, verify_parent
-from stages.common.run_folder import RunRequest
+from stages.common.run_folder import RunFolder, RunRequest
 from stages.recipe.models import Recipe
 from stages.reward.run import run as train_reward
 from stages.rl.pool import read_trajectories
@@ -245,6 +245,24 @@ def test_frozen_parameters_stay(lab: Lab, tmp_path: Path) -> None:
     after = AutoModelForCausalLM.from_pretrained(tmp_path / "rl").state_dict()
     assert torch.equal(before[name], after[name])
     assert any(not torch.equal(before[k], after[k]) for k in before)
+
+
+def test_a_run_that_is_cut_off_at_its_very_end_goes_on(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is saved but the manifest: what the pool holds no more, the last checkpoint needs."""
+    options = {"iterations": 3, "checkpoint_every": 1, "pool": {"max_episodes": 4}}
+    lab.rl(tmp_path / "whole", **options)
+    assert [f.name for f in (tmp_path / "whole/pool").iterdir()] == ["00002.jsonl"]
+
+    def killed(self: RunFolder, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RunFolder, "finish", killed)
+        lab.rl(tmp_path / "cut", **options)
+    lab.rl(tmp_path / "cut", **options)
+    assert torch.equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
 def test_an_interrupted_run_resumes_to_the_same_weights(
