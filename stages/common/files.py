@@ -18,8 +18,13 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, content: str) -> None:
     """Write a file atomically."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -10,6 +10,7 @@ from typing import Any
 from stages.common.console import show
 from stages.common.errors import UsageError
 from stages.common.files import read_json, write_text
+from stages.common.live import sparkline
 from stages.common.records import read_records
 from stages.common.run_folder import MetricsWriter, check_place
 from stages.evaluation.audit import FOLDER, read_picks, read_verdicts, run_folder
@@ -30,8 +31,7 @@ CURVES = (
     "clean/lost",
 )
 """What is drawn, reward and KL first, besides every component of the reward that moves."""
-_BLOCKS = "▁▂▃▄▅▆▇█"
-SPARKS = 30
+WIDTH = 30
 """Characters of a curve at the terminal."""
 Report = dict[str, Any]
 
@@ -105,15 +105,6 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, floa
     return curves
 
 
-def sparkline(values: Sequence[float], width: int = SPARKS) -> str:
-    """A curve in block characters, from its lowest to its highest value; long ones are thinned."""
-    step = max(len(values) / width, 1.0)
-    chosen = [values[int(i * step)] for i in range(min(width, len(values)))]
-    low, high = min(chosen), max(chosen)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((value - low) * scale)] for value in chosen)
-
-
 def _headline_table(result: Report) -> Any:
     table = plain_table(result["run"], "success", "mean", "95 % interval", "tasks")
     for line in result["headline"]:
@@ -127,7 +118,7 @@ def _curves_table(result: Report) -> Any:
     for name, points in result["curves"].items():
         values = [value for _, value in points]
         ends = (values[0], values[-1], min(values), max(values))
-        table.add_row(name, *(number(float(v), 3) for v in ends), sparkline(values))
+        table.add_row(name, *(number(float(v), 3) for v in ends), sparkline(values, WIDTH))
     return table
 
 

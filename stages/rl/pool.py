@@ -8,7 +8,6 @@ bound, of episodes or of bytes, is passed. Priorities live in memory and in the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.common.files import write_bytes
 from stages.interaction.trajectory import Trajectory
 
 GIB = 2**30
@@ -82,7 +82,7 @@ class ExperiencePool:
         self._shrink()
         if not self._writes:
             return
-        write_whole(self._file(iteration), content)
+        write_bytes(self._file(iteration), content)
         self._tidy()
 
     @property
@@ -189,24 +189,14 @@ class ExperiencePool:
 
 def write_trajectories(file: Path, episodes: Sequence[Trajectory]) -> None:
     """One JSON object a line, atomically."""
-    write_whole(file, encoded(episodes))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, encoded(episodes))
 
 
 def encoded(episodes: Sequence[Trajectory]) -> bytes:
     """One JSON object a line."""
     rows = (json.dumps(e.to_json(), ensure_ascii=False, default=str) for e in episodes)
     return "".join(row + "\n" for row in rows).encode("utf-8")
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """All or nothing, whatever happens meanwhile."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    with partial.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(file)
 
 
 def read_trajectories(file: Path) -> list[Trajectory]:
