@@ -23,6 +23,7 @@ from aacli.options import Basics, StageOptions, StudyOptions
 from stages.common import console, interrupts
 from stages.common.errors import AacError
 from stages.common.libraries import quiet_libraries
+from stages.common.live import printable
 from stages.common.ranks import launched, own_rank
 
 INTERRUPTED = 130
@@ -186,7 +187,7 @@ def _complain(sentence: str) -> None:
 
     Whatever it was made of, it comes as one line that ends like a sentence.
     """
-    sentence = " ".join(sentence.split())
+    sentence = printable(" ".join(sentence.split()))
     # A command is to be copied as it stands.
     sentence += "" if sentence.endswith(".") or "go on with: " in sentence else "."
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")

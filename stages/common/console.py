@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -18,8 +18,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
-from stages.common.live import Board, frame, plain
+from stages.common.live import Board, frame, plain, printable
 
 
 @dataclass
@@ -31,6 +32,17 @@ class _Settings:
     """Which of several stages it is."""
     drawing: bool = False
     """Whether a bar or a board is on the screen now."""
+
+
+@dataclass(frozen=True)
+class _Harmless:
+    """A table or the like, whose words may be an agent's, without codes that steer the terminal."""
+
+    shown: Any
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        for text, style, control in console.render(self.shown, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 class _Screen:
@@ -48,7 +60,10 @@ _settings = _Settings()
 _warned: set[str] = set()
 """Warnings that were shown while hushed, in this command."""
 _screens = [_Screen("stdout"), _Screen("stderr")]
-_out, _err = (Console(highlight=False, file=cast(IO[str], screen)) for screen in _screens)
+_out, _err = (
+    Console(markup=False, highlight=False, file=cast(IO[str], screen)) for screen in _screens
+)
+"""Brackets are brackets, also in the titles of tables."""
 
 
 def configure(*, quiet: bool = False, json: bool = False) -> None:
@@ -84,7 +99,7 @@ def warn(text: str) -> None:
 
 def ask_for(prompt: str) -> None:
     """Show a prompt; what is typed goes on behind it."""
-    _err.print(prompt, end="", markup=False, soft_wrap=True)
+    _err.print(prompt, end="", soft_wrap=True)
 
 
 @contextmanager
@@ -101,10 +116,11 @@ def held() -> Iterator[None]:
 
 
 def _print(console: Console, text: Any, *, whole: bool = False) -> None:
-    """Words are wrapped in a terminal; elsewhere a line is a line."""
+    """Words are wrapped in a terminal; elsewhere a line is a line. No word steers the terminal."""
     if _settings.drawing and console.is_terminal:
         console = _err  # above what is drawn there
-    console.print(text, markup=False, soft_wrap=whole or not console.is_terminal)
+    harmless = printable(text) if isinstance(text, str) else _Harmless(text)
+    console.print(harmless, soft_wrap=whole or not console.is_terminal)
 
 
 @contextmanager

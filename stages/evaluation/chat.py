@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from stages.common.console import say, show
 from stages.common.errors import UsageError
-from stages.common.live import printable
 from stages.common.seeding import set_threads
 from stages.evaluation.narration import Narrator
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
@@ -248,7 +247,7 @@ def _show_end(played: Trajectory) -> None:
     elif played.out_of_budget:
         show(f"no answer within {len(played.turns)} turns")
     else:
-        show(printable(f"answer: {_answer(played)}"))
+        show(f"answer: {_answer(played)}")
 
 
 def _answer(played: Trajectory) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from stages.common.console import show
+from stages.common.live import printable
 from stages.common.seeding import set_threads
 from stages.evaluation.duel import Divergence, divergences, duel, paired
 from stages.evaluation.held_out import HeldOut
@@ -81,14 +81,14 @@ def counts_table(result: Mapping[str, Any]) -> Table:
 
 def divergence_table(row: Mapping[str, Any]) -> Table:
     """One diverging turn, the two side by side."""
-    table = Table(title=f"{escape(row['goal'])} ({row['kind']}, turn {row['turn'] + 1})")
+    table = Table(title=f"{row['goal']} ({row['kind']}, turn {row['turn'] + 1})")
     table.title_justify, table.title_style = "left", "bold"
     for name in ("a", "b"):
         verdict = "right" if row[name]["success"] else "wrong"
         header = f"{name.upper()}: {verdict} after {row[name]['turns']} turns"
         table.add_column(header, ratio=1, overflow="fold")
     for part in ("action", "observation"):
-        table.add_row(*(_escaped(row[name][part]) for name in ("a", "b")))
+        table.add_row(*(_shown(row[name][part]) for name in ("a", "b")))
     return table
 
 
@@ -122,8 +122,8 @@ def _side(episode: Trajectory, number: int) -> dict[str, Any]:
     }
 
 
-def _escaped(text: str) -> str:
-    return escape(cut_middle(text, LONGEST_SHOWN)) if text else DASH
+def _shown(text: str) -> str:
+    return printable(cut_middle(text, LONGEST_SHOWN)) if text else DASH
 
 
 def _cells(row: Mapping[str, int]) -> list[str]:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from stages.common.console import show
 from stages.common.errors import UsageError
 from stages.common.files import read_json, write_json
+from stages.common.live import printable
 from stages.common.manifest import fingerprint
 from stages.common.records import read_records
 from stages.common.seeding import keyed_generator, set_threads
@@ -145,7 +145,7 @@ def pair_table(pair: Mapping[str, Any]) -> Table:
     table = Table(width=WIDTH)
     for name in (FIRST, SECOND):
         table.add_column(name, ratio=1, overflow="fold")
-    table.add_row(*(escape(cut_middle(text, LONGEST_REPLY)) for text in pair["replies"]))
+    table.add_row(*(printable(cut_middle(text, LONGEST_REPLY)) for text in pair["replies"]))
     return table
 
 

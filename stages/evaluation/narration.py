@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from stages.common.console import say
-from stages.common.live import printable
 from stages.interaction.actions import in_short, parse_action
 from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.states.window import cut_middle
@@ -51,14 +50,14 @@ class Narrator:
     def unfold(self) -> None:
         """Show every call so far in full, with what came back."""
         if not self.steps:
-            _say("nothing was called yet.")
+            say("nothing was called yet.")
         for action, lines in self.steps:
             if not action.calls:
-                _say(f"  {in_short(action)}")
+                say(f"  {in_short(action)}")
             for call in action.calls:
-                _say(f"  {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}")
+                say(f"  {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}")
             for line in lines:
-                _say(f"    {line}")
+                say(f"    {line}")
 
     def _shows(self, message: Message) -> bool:
         return not self.calls_only or message["role"] == "tool"
@@ -66,7 +65,7 @@ class Narrator:
     def _acted(self, action: Action) -> None:
         self.steps.append((action, []))
         if (action.calls and self.unfolded) or (not action.calls and not self.calls_only):
-            _say(f"  {in_short(action)}")
+            say(f"  {in_short(action)}")
 
     def _came_back(self, messages: Sequence[Message]) -> None:
         texts = [cut_middle(str(m.get("content") or ""), LONGEST_SHOWN) for m in messages]
@@ -79,7 +78,7 @@ class Narrator:
             self._fold(action, lines)
         else:
             for line in lines:
-                _say(f"    {line}")
+                say(f"    {line}")
 
     def _fold(self, action: Action, lines: Sequence[str]) -> None:
         if self.unfolded:
@@ -87,8 +86,4 @@ class Narrator:
         came = f" → {' / '.join(lines)}" if lines else ""
         line = " ".join(f"{in_short(action)}{came}".split())
         short = line if len(line) <= FOLDED else f"{line[: FOLDED - 1]}…"
-        say(Text(printable(f"  {short}"), style="dim"))
-
-
-def _say(line: str) -> None:
-    say(printable(line))
+        say(Text(f"  {short}", style="dim"))

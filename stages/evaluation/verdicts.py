@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.markup import escape
 from rich.text import Text
 
 from stages.common.console import show
@@ -139,7 +138,7 @@ def _answered(run: Path, row: Pick, key: str) -> str | None:
         return None
     verdict = {"g": GOOD, "b": BAD}.get(letter.lower())
     if verdict is None:
-        return f"{escape(key)} is no key; expected {_KEYS}."
+        return f"{key} is no key; expected {_KEYS}."
     try:
         record(run, row, verdict, turn_numbers(rest))
     except UsageError as error:

@@ -8,7 +8,6 @@ import sys
 from contextlib import suppress
 
 from stages.common.console import ask_for, show
-from stages.common.live import printable
 
 LEAVE = ("exit", "quit")
 PASTE_PAUSE = 0.05
@@ -20,7 +19,7 @@ class Terminal:
 
     def show(self, text: str) -> None:
         """Show something to the person."""
-        show(printable(text))
+        show(text)
 
     def ask(self, prompt: str = "> ") -> str | None:
         """The next text that is not blank: a line, or the lines of one paste.

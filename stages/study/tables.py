@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from stages.evaluation.tables import DASH, plain_table
@@ -47,7 +46,7 @@ def plan_table(rows: list[dict[str, Any]]) -> Table:
 
 def _cell(name: str, interval: Mapping[str, Any], *, signed: bool = False) -> str:
     mean, low, high = (_number(name, interval[k], signed=signed) for k in ("mean", "low", "high"))
-    return escape(mean if interval["low"] is None else f"{mean} [{low}, {high}]")
+    return mean if interval["low"] is None else f"{mean} [{low}, {high}]"
 
 
 def _number(name: str, value: float | None, *, signed: bool) -> str:

@@ -8,6 +8,9 @@ import sys
 import warnings
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from stages.common import console, libraries
 
@@ -34,6 +37,21 @@ def test_results_are_shown_when_quiet_and_leave_json_alone(capsys):
     console.show("the answer")
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err == ""
+
+
+def test_what_an_agent_says_cannot_steer_the_terminal(capsys):
+    said = "[/] \x1b]0;mine\x07 \x9b2J \x1b[1Athere"
+    table = Table(title=said)
+    table.add_column(said)
+    table.add_row(said)
+    for shown in (said, Text(said, style="bold"), Group(Text(said), table)):
+        console.show(shown)
+    console.warn(said)
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        assert all(character.isprintable() for character in text.replace("\n", ""))
+    assert captured.err == "[/] �]0;mine� �2J �[1Athere\n"
+    assert captured.out.count("there") == 6 and "\\" not in captured.out
 
 
 def test_hushed_shows_each_warning_once_and_nothing_else(capsys):
