@@ -11,6 +11,7 @@ from aacli.command import command, emit
 from aacli.folders import default_actor
 from aacli.options import ActorFolder, RecipePath
 from aacli.supervision import SupervisedRecipeOptions
+from stages.common.errors import UsageError
 
 
 class Scripted(StrEnum):
@@ -69,6 +70,8 @@ def evaluate(
     Equal recipes and seeds give equal figures; --seed stands for evaluation.seed here. With
     --supervise a critic watches over the agent while it plays.
     """
+    if policy is not None and options.supervise is not None:
+        raise UsageError("--policy is a script that nobody supervises; leave out --supervise.")
     given = {
         "evaluation.episodes": episodes,
         "evaluation.split": split,

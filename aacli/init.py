@@ -13,7 +13,8 @@ import typer
 
 from aacli.command import command, emit
 from aacli.options import Basics
-from stages.common.console import say, show
+from aacli.outcome import suggest
+from stages.common.console import show
 from stages.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ Model = Annotated[
 ]
 Environment = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A world, by its name in aac env list.", show_default="sql"),
+    typer.Option(
+        metavar="NAME", help="A built-in world (aac env list), or module:Class.", show_default="sql"
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, take the defaults.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the recipe.")]
@@ -69,9 +72,9 @@ def init(
     from stages.evaluation import starter
 
     start = starter.recognised(things or ())
-    start = replace(start, model=model or start.model, environment=environment or start.environment)
+    start = replace(start, model=model or start.model)
     if environment is not None:
-        start = replace(start, kind="")
+        start = starter.in_world(start, environment)
     start, name = _completed(start, name or _own_name(output), asks=_asks(yes))
     path = output or Path(f"{name}.yaml")
     if path.exists() and not overwrite:
@@ -83,8 +86,7 @@ def init(
         emit({"recipe": str(path), "name": name})
     show(f"wrote {path}, a recipe to start from; every line in it may be changed.")
     words = shlex.quote(str(path))
-    next_steps = [f"aac run {words} --dry-run", f"aac run {words}"]
-    say("next: " + "\n      ".join(next_steps), whole=True)
+    suggest(f"aac run {words} --dry-run", f"aac run {words}")
 
 
 def _asks(yes: bool) -> bool:
@@ -107,12 +109,10 @@ def _completed(start: Start, name: str | None, *, asks: bool) -> tuple[Start, st
 
     name = name or told("Name of the recipe", "name")
     model = start.model or told("Model to start from (a folder or hub id)", "model")
-    world = start.environment
-    if world is None and start.database is None:
+    if start.environment is None and start.database is None:
         known = ", ".join(starter.BUILT_IN)
         world = told(f"World the agent acts in ({known}, or module:Class of yours)", "environment")
-        if ":" in world:
-            start = replace(start, kind=starter.entry_kind(world))
+        start = starter.in_world(start, world)
     files = {}
     if asks:
         for key, words in (
@@ -121,7 +121,7 @@ def _completed(start: Start, name: str | None, *, asks: bool) -> tuple[Start, st
         ):
             if getattr(start, key) is None and (answer := _ask(words, "")):
                 files[key] = getattr(starter.recognised([answer]), key)
-    return replace(start, model=model, environment=world, **files), _as_name(str(name))
+    return replace(start, model=model, **files), _as_name(str(name))
 
 
 def _with_questions(start: Start, folder: Path) -> Start:

@@ -114,6 +114,12 @@ def _file(path: Path) -> dict[str, Any]:
     return {"preferences" if all(kinds) else "demonstrations": path}
 
 
+def in_world(start: Start, world: str | None) -> Start:
+    """The start with this world: a built-in one's name, or ``module:name`` of a person's own."""
+    kind = entry_kind(world) if world and ":" in world else ""
+    return replace(start, environment=world, kind=kind)
+
+
 def entry_kind(entry: str) -> str:
     """Which adapter the object behind ``module:name`` is for. UsageError if it cannot be loaded."""
     found = load_entry(entry, "environment")
@@ -295,6 +301,11 @@ def check_start(start: Start) -> None:
     if start.questions is not None and start.database is None:
         raise UsageError(f"{start.questions} holds questions; name their SQLite file, too.")
     named = start.environment
+    if start.database is not None and named not in (None, "sql"):
+        raise UsageError(
+            f"{start.database} is a database to ask questions about, which is the world sql, but "
+            f"{named} is named, too; leave out one of them."
+        )
     if named is not None and not start.kind and named not in BUILT_IN:
         raise UsageError(
             f"environment {named!r} is not known; expected one of {', '.join(BUILT_IN)}, or "

@@ -103,3 +103,16 @@ def test_a_supervisor_that_is_nowhere_and_a_ranking_that_should_review(recipe, a
     ask = ("eval", "tiny.yaml", "--actor", actor, "--supervise")
     assert "is no finished run" in aac(*ask, "nowhere").stderr
     assert "only ranks proposals" in aac(*ask, "majority", "--supervise-mode", "both").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--reconsider",), "--reconsider would do nothing; give --supervise"),
+     (("--supervise-mode", "both"), "--supervise-mode would do nothing; give --supervise"),
+     (("--supervise", "x", "--supervise-mode", "review", "--retries", 2), "--retries would do"),
+     (("--supervise", "majority", "--policy", "random"), "a script that nobody supervises")],
+)  # fmt: skip
+def test_options_without_effect_are_refused(words, said, recipe, aac) -> None:
+    place = () if "--policy" in words else ("--actor", recipe["model"]["actor"])
+    result = aac("eval", "tiny.yaml", *place, *words)
+    assert result.exit_code == 2 and said in result.stderr and result.stderr.count("\n") == 1
