@@ -43,7 +43,9 @@ Model = Annotated[
 Environment = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="A built-in world (aac env list), or module:Class.", show_default="sql"
+        metavar="NAME",
+        help="A world: one of aac env list, or module:Class of yours.",
+        show_default="sql",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, take the defaults.")]

@@ -84,6 +84,9 @@ def _show_problems(problems: dict[str, str | None], options: Basics) -> None:
 
 
 def _purpose(path: Path) -> str:
-    """The ``Purpose:`` line of the comment on top."""
-    found = re.search(r"^# *purpose: *(.+)$", path.read_text("utf-8"), re.IGNORECASE | re.MULTILINE)
-    return found.group(1) if found else ""
+    """What the comment on top says it is for: up to the end of the first sentence."""
+    found = re.search(
+        r"^# *purpose: *(.+(?:\n#  +.+)*)", path.read_text("utf-8"), re.IGNORECASE | re.MULTILINE
+    )
+    text = re.sub(r"\s*\n# +", " ", found.group(1)) if found else ""
+    return re.split(r"(?<=[.?!]) ", text)[0]

@@ -122,6 +122,12 @@ def test_flags_go_before_what_is_recognised(place, aac):
     assert recipe["environment"] == {"name": "service"}
 
 
+def test_a_world_of_ones_own_may_be_given_as_the_environment(place, aac):
+    made = aac("init", "model", "--environment", "starter_worlds:Lever", "--name", "w")
+    assert made.exit_code == 0, made.stderr
+    assert read("w.yaml")["environment"]["gymnasium"] == "starter_worlds:Lever"
+
+
 def test_in_a_terminal_it_asks_for_what_is_missing(place, monkeypatch):
     monkeypatch.setattr(command, "_asks", lambda yes: not yes)
     answers = "chosen name\nmodel\nstarter_worlds:Doors\ntalks.jsonl\n\n"
@@ -142,6 +148,7 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(place, aac):
         (("talks.jsonl", "talks.jsonl"), "are both demonstrations; give one of them"),
         (("talks.jsonl",), "no model is named; give --model"),
         (("model", "--environment", "sqll"), "environment 'sqll' is not known; expected one"),
+        (("shop.db", "model", "--environment", "service"), "but service is named, too; leave out"),
         (("starter_worlds:Nothing", "model"), "starter_worlds has no Nothing"),
     ]:
         result = aac("init", *words)
