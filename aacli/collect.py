@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,8 @@ class Kind(StrEnum):
     EXPERIENCE = "experience"
 
 
+_COUNTS = {Kind.DEMONSTRATIONS: "sft.demonstrations", Kind.PREFERENCES: "reward.tasks"}
+"""Keys that say how much is collected of what ``--episodes`` is not about."""
 WhatKind = Annotated[
     Kind, typer.Argument(metavar="KIND", help="demonstrations, preferences or experience.")
 ]
@@ -74,8 +77,8 @@ def collect(
     replies, or an actor's whole episodes (a pool)."""
     if episodes is not None and kind is not Kind.EXPERIENCE:
         raise UsageError(
-            f"--episodes is of experience; {kind} are as many as the recipe's sft.demonstrations "
-            "or reward.tasks says."
+            f"--episodes is of experience; how many {kind} there are, the recipe's {_COUNTS[kind]} "
+            "decides."
         )
     loaded = options.load(recipe, *([f"rl.offline.episodes={episodes}"] if episodes else []))
     if human and kind is not Kind.PREFERENCES:
@@ -92,7 +95,8 @@ def collect(
     if options.json:
         emit(result)
     elif human and result["rows"]:
-        suggest(f"{typed('train-reward', recipe, options)} --set reward.data={path}")
+        data = shlex.quote(f"reward.data={path}")
+        suggest(f"{typed('train-reward', recipe, options)} --set {data}")
 
 
 def _collected(recipe: Recipe, kind: Kind, actor: str | None, output: Path) -> dict[str, Any]:

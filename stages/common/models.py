@@ -368,10 +368,10 @@ def _not_loaded(what: str, path: str | Path, error: Exception) -> str:
     if Path(path).is_dir():
         return f"No {what} could be loaded from {path}: {_first(error)}"
     why = _first(error).rstrip(".")
-    return (
-        f"{path} is no folder here, and no {what} of that hub id could be loaded: {why}; "
-        "make models brings those of recipes/laptop.yaml without the hub."
-    )
+    told = f"{path} is no folder here, and no {what} of that hub id could be loaded: {why}"
+    if str(path).count("/") != 1:  # no owner/name, so rather a folder with a typing error
+        return f"{told}; check the path."
+    return f"{told}; make models brings those of recipes/laptop.yaml without the hub."
 
 
 def _first(error: Exception) -> str:

@@ -63,7 +63,10 @@ def _problem(problem: Any, path: KeyPath, model: type[BaseModel], content: Any) 
     given = f"{dotted} = {show(problem['input'])}"
     if kind in ("value_error", "assertion_error") or field is None:
         reason = problem.get("ctx", {}).get("error", problem["msg"])
-        return f"{dotted} is not allowed: {str(reason).rstrip('.')}"
+        told = str(reason).rstrip(".")
+        if told.startswith(f"{dotted}."):  # a rule within the section, which names the keys itself
+            return told
+        return f"{dotted} is not allowed: {told}"
     return f"{given} is not allowed; expected {allowed(field)}" + nearest(
         str(problem["input"]), choices(field)
     )
