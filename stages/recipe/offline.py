@@ -91,11 +91,6 @@ def check_offline(rl: Any) -> None:
             "rl.ppo.kl_loss is in_reward, but offline no turn is paid for its KL, which is a loss "
             "there; set it to k2 or full"
         )
-    if rl.hindsight is not None:
-        raise ValueError(
-            "rl.hindsight relabels what the actor has just played, but rl.offline.pool is learnt "
-            "from without play; leave out one of them"
-        )
     if actor_iterations(rl) < 1:
         raise ValueError(
             f"rl.critic.warm_up.max_iterations is {critic.warm_up.max_iterations}, which leaves "

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from stages.common.console import warn
 from stages.common.errors import HandoffError, RunError, UsageError
 from stages.common.files import read_json, write_json
 from stages.common.libraries import quiet_libraries
@@ -249,7 +250,19 @@ def _critic_of(start: Path | None, rl: RlSection) -> Path | None:
     if start is None or cloning or rl.critic.shared or rl.critic.kind not in ("v", "q"):
         return None
     folder = start / "critic"
-    return folder if (folder / "critic.json").is_file() else None
+    if not (folder / "critic.json").is_file():
+        return None
+    theirs, ours = read_json(folder / "critic.json"), rl.critic.model_dump(mode="json")
+    other = [
+        name for name in ("kind", "trunk", "loss", "ensemble") if theirs.get(name) != ours[name]
+    ]
+    if other:
+        warn(
+            f"the critic of {start} is built otherwise ({', '.join(other)}), so this run begins "
+            "with a fresh one."
+        )
+        return None
+    return folder
 
 
 def _earlier(start: Path | None) -> dict[str, int]:

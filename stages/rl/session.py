@@ -375,7 +375,8 @@ class Session:
     def _is_best(self, figures: Mapping[str, float], clean: Mapping[str, float]) -> bool:
         """Better than all before, and not at the price of what stage 1 taught."""
         rl = self.recipe.rl
-        allowed = clean.get("clean/perplexity_ratio", 1.0) <= rl.forgetting.max_perplexity
+        known = clean or self.clean.last  # not every evaluation comes with that check
+        allowed = known.get("clean/perplexity_ratio", 1.0) <= rl.forgetting.max_perplexity
         return allowed and figures[rl.best_by] > self.best.get(rl.best_by, -math.inf)
 
 

@@ -399,11 +399,6 @@ CASES = (
         ("rl.offline.episodes is 10", "a multiple of rl.episodes_per_task (4)"),
     ),
     Bad(
-        "hindsight without play",
-        GOOD + "rl: {hindsight: {}, ppo: {sft_data: hindsight, sft_coef: 1}, offline: {pool: sft}}",
-        (": rl.hindsight relabels what the actor has just played", "leave out one of them"),
-    ),
-    Bad(
         "unknown offline method",
         GOOD + "rl: {offline: {method: iqn}}",
         ("rl.offline.method = 'iqn'", "iql, awr, filtered_cloning", "did you mean iql"),
