@@ -14,7 +14,7 @@ import typer
 from aacli.command import command, emit
 from aacli.options import Basics
 from aacli.outcome import suggest
-from stages.common.console import show
+from stages.common.console import show, warn
 from stages.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,6 +87,12 @@ def init(
     if options.json:
         emit({"recipe": str(path), "name": name})
     show(f"wrote {path}, a recipe to start from; every line in it may be changed.")
+    if starter.is_tiny(str(start.model)) and starter.brings_words(start):
+        warn(
+            f"{start.model} knows few words beyond those it was pretrained on and will stumble over"
+            " yours; set model.actor to a real pretrained model, at least some hundred million"
+            " weights."
+        )
     words = shlex.quote(str(path))
     suggest(f"aac run {words} --dry-run", f"aac run {words}")
 

@@ -129,6 +129,17 @@ def entry_kind(entry: str) -> str:
     return "program" if "base_url" in takes else "gymnasium"
 
 
+def is_tiny(model: str) -> bool:
+    """Whether it is the model that comes with the project, which knows few words but its own."""
+    return Path(model).resolve() == BASE.resolve()
+
+
+def brings_words(start: Start) -> bool:
+    """Whether the actor meets words of the person's own: their files, their world."""
+    own = (start.demonstrations, start.preferences, start.database, start.questions)
+    return any(file is not None for file in own) or start.environment not in (None, *BUILT_IN)
+
+
 def write_questions(database: Path, output: Path) -> int:
     """A first file of questions about a SQLite file, one for each table; how many there are."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
@@ -158,7 +169,7 @@ def recipe_text(name: str, start: Start, path: Path) -> str:
     """The commented recipe as it is to stand in ``path``."""
     beside = path.parent
     model = str(start.model)
-    tiny = Path(model).resolve() == BASE.resolve()
+    tiny = is_tiny(model)
     lines = [
         *_head(name, start, path),
         f"name: {_scalar(name)}",

@@ -158,3 +158,15 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(place, aac):
     aac("init", "model", "--name", "mine")
     again = aac("init", "model", "--name", "mine")
     assert again.exit_code == 2 and "mine.yaml exists; pass --overwrite" in again.stderr
+
+
+def test_the_tiny_base_is_no_model_for_words_of_ones_own(aac, tmp_path, monkeypatch):
+    base = Path(__file__).parents[2] / "recipes/base"
+    rows = tmp_path / "said.jsonl"
+    rows.write_text('{"instruction": "Hi", "reply": "Hello, what do you need?"}\n' * 4)
+    monkeypatch.setattr("stages.evaluation.starter.BASE", base)
+    for given, warned in ((("--yes",), False), ((rows, "--yes"), True)):
+        out = tmp_path / f"{len(given)}.yaml"
+        result = aac("init", *given, "--model", base, "--output", out)
+        assert result.exit_code == 0, result.output
+        assert ("knows few words" in result.stderr) is warned
