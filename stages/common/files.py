@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write JSON lines: the whole file or none of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    write_text(path, "".join(lines))
 
 
 def read_json(path: Path) -> Any:

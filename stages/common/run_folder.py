@@ -28,7 +28,7 @@ from stages.common.checkpoints import (
     written,
 )
 from stages.common.errors import HandoffError, RunError, UsageError
-from stages.common.files import read_json, write_json
+from stages.common.files import read_json, write_json, write_lines
 from stages.common.lock import LOCK, lock, unlock
 from stages.common.ranks import ALONE, Ranks
 
@@ -320,10 +320,7 @@ def _not_writable(path: Path, error: OSError) -> UsageError:
 
 def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]], name: str = ROWS) -> None:
     """Keep a stage's training rows in its folder, whole or not at all, for a later stage."""
-    temporary = folder / (name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    os.replace(temporary, folder / name)
+    write_lines(folder / name, rows)
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

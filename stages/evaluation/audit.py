@@ -18,7 +18,7 @@ from stages.common.errors import UsageError
 from stages.common.files import read_json
 from stages.common.records import read_records
 from stages.common.run_folder import write_rows
-from stages.evaluation.metrics import Weighing, has_loop, is_invalid, repeats
+from stages.evaluation.metrics import Weighing, has_loop, is_invalid, repeats, words_of
 from stages.interaction.rewards.functions import babble
 from stages.interaction.rewards.mix import SUCCESS
 from stages.interaction.trajectory import Trajectory
@@ -221,4 +221,4 @@ def _pick(step: int, i: int, played: Played, reasons: Sequence[str]) -> Pick:
 
 
 def _said(episode: Trajectory) -> tuple[str, ...]:
-    return tuple(" ".join(turn.action.text.split()) for turn in episode.turns)
+    return tuple(words_of(turn) for turn in episode.turns)

@@ -3,15 +3,14 @@ and ``aac rl --offline`` read."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from stages.common.console import show
 from stages.common.errors import UsageError
+from stages.common.files import write_lines
 from stages.common.manifest import fingerprint
 from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
@@ -48,7 +47,7 @@ def collect_command(
             f"{len(episodes)} episodes gave no {kind}; collect from more tasks, or lower"
             " reward.min_margin."
         )
-    write_rows(output, rows)
+    write_lines(output, rows)
     won = sum(t.success for t in episodes) / len(episodes)
     show(f"{len(rows)} {kind} from {len(episodes)} episodes ({won:.0%} successful): {output}")
     return {
@@ -86,16 +85,6 @@ def dialogue_rows(trajectory: Trajectory) -> list[Row]:
     for turn in turns[len(first) :]:
         rows.append({"prompt": list(turn.messages), "completion": [_reply(turn)], **facts})
     return rows
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write JSON lines: the whole file or none of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-    os.replace(temporary, path)
 
 
 def _demonstrations(

@@ -9,8 +9,8 @@ from typing import Any
 
 from stages.common.console import show, warn
 from stages.common.errors import UsageError
+from stages.common.files import write_lines
 from stages.common.records import Record, read_records
-from stages.evaluation.collect import write_rows
 from stages.evaluation.data_convert import CONVERSIONS, convertible
 from stages.evaluation.data_shapes import EPISODES, PREFERENCES, Finding, examine
 from stages.evaluation.tables import data_table
@@ -46,7 +46,7 @@ def data_command(
         rows = CONVERSIONS[to](sound)
         if not rows:
             raise UsageError(f"{path} gives no {to}: {_why_none(to)}.")
-        write_rows(output, rows)
+        write_lines(output, rows)
         result |= {"to": to, "output": str(output), "written": len(rows)}
         show(f"{len(rows)} {to} from {len(sound)} rows: {output}")
     return result

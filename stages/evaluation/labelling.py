@@ -16,12 +16,12 @@ from rich.table import Table
 
 from stages.common.console import show
 from stages.common.errors import UsageError
-from stages.common.files import read_json, write_json
+from stages.common.files import read_json, write_json, write_lines
 from stages.common.live import printable
 from stages.common.manifest import fingerprint
 from stages.common.records import read_records
 from stages.common.seeding import keyed_generator, set_threads
-from stages.evaluation.collect import play_actor, write_rows
+from stages.evaluation.collect import play_actor
 from stages.evaluation.run import Reviewers, no_reviewers
 from stages.evaluation.store import identity
 from stages.interaction.generation import Policy, Request
@@ -240,4 +240,4 @@ def _save(output: Path, session: Mapping[str, Any]) -> None:
     """Each file whole or not at all; the session first, as the rows can be made of it."""
     write_json(session_path(output), session)
     if rows := labelled_rows(session["pairs"]):
-        write_rows(output, rows)
+        write_lines(output, rows)

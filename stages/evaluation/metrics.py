@@ -150,11 +150,12 @@ def same_words(played: Sequence[Trajectory]) -> float | None:
         return None
     goals: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for t in played:
-        goals[tuple(_words(turn) for turn in t.turns)][t.goal] += 1
+        goals[tuple(words_of(turn) for turn in t.turns)][t.goal] += 1
     return sum(map(_pairs, goals.values())) / pairs
 
 
-def _words(turn: Turn) -> str:
+def words_of(turn: Turn) -> str:
+    """What was said, whatever the spaces."""
     return " ".join(turn.action.text.split())
 
 

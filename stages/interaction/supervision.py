@@ -76,8 +76,7 @@ class SupervisedPolicy:
         """The best proposal for each request; retries are sampled also where ``greedy``."""
         groups = [_Group(r, g) for r, g in self._proposed(requests, greedy=greedy)]
         for attempt in range(self.screening.retries):
-            self._score(groups)
-            weak = [group for group in groups if self._is_weak(group)]
+            weak = self._weak(groups)
             again = [self._again(group.request, attempt + 1) for group in weak]
             for group, (_, reply) in zip(weak, self._proposed(again), strict=True):
                 group.replies.append(reply)
@@ -97,11 +96,14 @@ class SupervisedPolicy:
         self.cost.tokens += sum(len(reply.ids) for reply in made)
         return list(zip(requests, made, strict=True))
 
-    def _is_weak(self, group: _Group) -> bool:
-        if group.replies[0].overflow:
-            return False
+    def _weak(self, groups: Sequence[_Group]) -> list[_Group]:
+        """Those to be asked again; without a threshold nobody needs to be scored for that."""
+        asked = [group for group in groups if not group.first.overflow]
         threshold = self.screening.threshold
-        return threshold is None or max(group.scores) < threshold
+        if threshold is None:
+            return asked
+        self._score(asked)
+        return [group for group in asked if max(group.scores) < threshold]
 
     def _again(self, request: Request, attempt: int) -> Request:
         *before, episode, turn = request.key

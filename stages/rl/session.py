@@ -70,6 +70,7 @@ class Session:
         ``used``: their content hashes, by which a checkpoint knows that they are still the same.
         """
         self.recipe, self.folder, self.ranks = recipe, folder, folder.ranks
+        self._read_given()
         self.started = time.perf_counter()
         self.best: dict[str, float] = {}
         self.last: dict[str, float] = {}
@@ -99,6 +100,10 @@ class Session:
         self._admit()
         for line in advice(recipe, count_parameters(self.trainer.actor), "rl"):
             warn(line)
+
+    def _read_given(self) -> None:
+        """Read what is given to learn from, before models are loaded: it may be of no use.
+        UsageError."""
 
     def _admit(self) -> None:
         """Refuse what there is to learn from, where that can be told now. UsageError."""

@@ -10,7 +10,14 @@ import pytest
 
 from stages.common.files import write_json
 from stages.common.manifest import build_manifest
+from stages.evaluation.serve import ServedAgent
+from stages.evaluation.supervise import Supervision, supervised
+from stages.interaction.endpoint.protocol import read_request
+from stages.interaction.native import NativePolicy
+from stages.interaction.player import LoadedActor
+from stages.interaction.supervision import RECONSIDER
 from stages.recipe.models import Recipe
+from stages.rl.run import load_supervisor
 from tests.rl.test_judge import saved
 from tests.tiny_models import tiny_llama
 
@@ -77,11 +84,53 @@ def test_rankings_need_no_run(watched) -> None:
         assert watched("--supervise", ranking)["supervision"]["proposals_per_turn"] == 4
 
 
-def test_reviews_enter_the_state_of_an_actor_that_was_trained_without(recipe, aac, actor):
-    run = finished(recipe, "rl", kind="v", view={"privileged": False})
-    result = aac("chat", "tiny.yaml", "--actor", actor, "--task", 0, "--supervise", run,
-                 "--supervise-mode", "review")  # fmt: skip
-    assert result.exit_code == 0, result.output
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that the model is shown."""
+    seen: list[str] = []
+    real = NativePolicy.generate
+
+    def generate(self: NativePolicy, requests: Any, **how: Any) -> Any:
+        seen.extend(str(m["content"]) for r in requests for m in r.messages)
+        return real(self, requests, **how)
+
+    monkeypatch.setattr(NativePolicy, "generate", generate)
+    return seen
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("review", "v"), ("both", "q"), ("screen", "q")])
+def test_reviews_enter_the_state_of_an_actor_that_was_trained_without(
+    mode: str, kind: str, recipe, watched, asked
+) -> None:
+    run = finished(recipe, "rl", kind=kind, view={"privileged": False})
+    row = watched("--supervise", run, "--supervise-mode", mode)
+    assert any("review: " in text for text in asked) is (mode != "screen")
+    assert ("supervision" in row) is (mode != "review")
+
+
+def test_the_agent_is_told_to_reconsider(watched, asked) -> None:
+    for words, told in (((), False), (("--reconsider",), True)):
+        asked.clear()
+        watched("--supervise", "majority", "--retries", 1, *words)
+        assert (RECONSIDER in asked) is told
+
+
+def test_a_served_agent_is_screened_and_takes_no_reviews(recipe, aac) -> None:
+    run = finished(recipe, "rl", kind="q", view={"privileged": False})
+    costs = []
+
+    def supervise(actor: LoadedActor) -> LoadedActor:
+        wish = Supervision.of(str(run), "screen", retries=2, threshold=None, reconsider=False)
+        watched = supervised(actor, wish, load_supervisor)
+        costs.append(watched.policy.cost)
+        return watched
+
+    agent = ServedAgent(run, supervise)
+    agent.reply(read_request({"messages": [{"role": "user", "content": "how many orders?"}]}))
+    assert costs[0].proposals == 3
+    refused = aac("serve", run, "--supervise", run, "--supervise-mode", "review")
+    assert refused.exit_code == 2
+    assert "does not hold the critic's reviews" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from stages.common.live import Board
-from stages.common.run_folder import RunFolder
 from stages.interaction.trajectory import Trajectory
-from stages.recipe.models import Recipe
 from stages.rl.offline.assembly import (
     Weights,
     build_imitation,
@@ -26,20 +23,8 @@ from stages.rl.session import Session
 class OfflineSession(Session):
     """Evaluates, checkpoints, resumes and saves as any; trains by ``learn_offline``."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        folder: RunFolder,
-        sft: Path,
-        reward: Path | None,
-        critic: Path | None = None,
-        start: Path | None = None,
-        *,
-        used: Mapping[str, str] | None = None,
-    ) -> None:
-        """See ``Session``. UsageError for a pool that cannot be learnt from."""
-        self.static = given_episodes(recipe.rl)  # before models are loaded: it may be no pool
-        super().__init__(recipe, folder, sft, reward, critic, start, used=used)
+    def _read_given(self) -> None:
+        self.static = given_episodes(self.recipe.rl)
 
     def _admit(self) -> None:
         self.static = self._admitted(self.static) if self.static else []
