@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,7 +162,3 @@ def test_a_proposal_is_the_episode_so_far_with_the_reply_and_nothing_privileged(
 def test_a_request_without_its_episode_cannot_be_judged():
     with pytest.raises(ValueError, match="tells of its episode"):
         proposal(Request([HELLO], (), (0, 0, 0, 0)), Generation(text="x"))
-
-
-def test_log_probs_of_nothing_are_not_better_than_those_of_something_certain():
-    assert by_log_prob([[of("a", logprobs=(-1e-9,))]])[0][0] > -math.inf
