@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,13 @@ print("LEFT", flush=True)
 """
 
 
+def at_its_terminal() -> None:
+    """In the child: the terminal is its own, and Ctrl-C is heard even where these tests run in the
+    background of a shell, which has its jobs ignore it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def typed(*pieces: str) -> list[str]:
     """What is read of pieces, each typed once there is a prompt for it."""
     main, child = pty.openpty()
@@ -30,19 +40,12 @@ def typed(*pieces: str) -> list[str]:
     reader = subprocess.Popen(
         [sys.executable, "-c", READ],
         stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        preexec_fn=at_its_terminal,
     )  # fmt: skip
     os.close(child)
     shown, left = b"", list(pieces)
-    interrupts = 0
     while True:
-        # A signal that comes just before Python waits for a key is seen at the next one.
-        again = not left and pieces[-1] == "\x03" and interrupts < PATIENCE
-        if not select.select([main], [], [], 1 if again else PATIENCE)[0]:
-            if again:
-                interrupts += 1
-                os.write(main, b"\x03")
-                continue
+        if not select.select([main], [], [], PATIENCE)[0]:
             reader.kill()
             pytest.fail(f"nothing more came after {shown!r}; not typed yet: {left}")
         try:
