@@ -24,6 +24,8 @@ BASE = 4
 """Least number of values that make a usual level."""
 HIGH_KL, SURGING_KL = 0.5, 0.2
 """Nats per token: too much whatever was usual; and below this no surge."""
+EXTREME_KL = 1.0
+"""Nats per token: too much even for an actor that gets better on the way."""
 HIGH_CLIP_FRACTION = 0.3
 LOW_ENTROPY = 0.15
 """As a share of the highest level that the entropy had."""
@@ -73,19 +75,27 @@ def levels(values: Sequence[float], size: int = BASE) -> list[float]:
 def kl_surge(history: History) -> str | None:
     """Two in a row above half a nat per token, or far above the usual and above all there was.
 
-    (It begins at zero and grows while the actor learns, so a level of long ago is no measure.)
+    (It begins at zero and grows while the actor learns, so a level of long ago is no measure, and
+    an actor that succeeds, or does so more often than at first, may go twice as far.)
     """
     kl = history.series("actor/kl")
     past, recent = kl[:-2][-2 * BASE :], kl[-2:]
     if len(recent) < 2:
         return None
-    bound = HIGH_KL
+    well = _learns(history) or _succeeds(history)
+    bound, least = (EXTREME_KL, HIGH_KL) if well else (HIGH_KL, SURGING_KL)
     if len(past) >= BASE:
         usual = median(past[-BASE:])
-        far = max(SURGING_KL, 4 * usual, usual + 6 * noise(past), 2 * max(past))
+        far = max(least, 4 * usual, usual + 6 * noise(past), 2 * max(past))
         bound = min(bound, far)
     told = f", usually {median(past[-BASE:]):.3g}" if past else ""
     return f"actor/kl {recent[-1]:.3g}{told}" if min(recent) > bound else None
+
+
+def _learns(history: History) -> bool:
+    """Whether the last three iterations succeeded clearly more often than the first three."""
+    success = history.series("episode/success")
+    return len(success) >= BASE and median(success[-3:]) > median(success[:3]) + 0.05
 
 
 def reward_collapse(history: History) -> str | None:

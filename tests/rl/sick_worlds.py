@@ -23,6 +23,12 @@ def wordy(turn: Turn, earlier: Sequence[Turn]) -> float:
     return min(letters(turn.action.text) / 40, 1.0)
 
 
+def echo(turn: Turn, earlier: Sequence[Turn]) -> float:
+    """A reward function that pays for words said before in the same reply: their share."""
+    words = turn.action.text.split()
+    return 1 - len(set(words)) / len(words) if words else 0.0
+
+
 class Brevity:
     """Solved by a reply of few letters; ``options: {broken: true}`` forgets to say so.
 

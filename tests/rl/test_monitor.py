@@ -202,7 +202,7 @@ SICK: dict[str, tuple[Columns, str, int]] = {  # columns, alarm, iterations it m
         sick(11, actor__kl=np.abs(noisy(0.08 + 0.5 * (AFTER > 0), 0.03, 11))), "kl_surge", 2,
     ),
     "KL grows by a third an iteration": (
-        sick(12, actor__kl=0.05 * 1.33**AFTER), "kl_surge", 10,
+        sick(12, actor__kl=0.05 * 1.33**AFTER), "kl_surge", 12,
     ),
     "KL from the start": (
         sick(13, actor__kl=np.abs(noisy(2.0, 0.3, 13))), "kl_surge", 2,
