@@ -16,6 +16,9 @@ MORE_STEPS ?= 1100
 LONGER_STEPS ?= 750
 # test tasks of the comparison in make bench; aac run's own table has evaluation.episodes
 BENCH_EPISODES ?= 1024
+# processes that share the tests, file by file
+TEST_JOBS ?= 2
+SIDE_BY_SIDE = -n $(TEST_JOBS) --dist loadfile
 # what aac eval takes of ARGS
 EVAL_ARGS = $(filter-out --overwrite,$(ARGS))
 
@@ -109,10 +112,10 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: lint ## lint, types, and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not full and not server and not resume" --durations=10
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not full and not server and not resume"
 
 test-full: lint ## everything but make test-server and make test-resume
-	$(BIN)/python -m pytest -m "not server and not resume" --durations=10
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not server and not resume"
 
 test-resume: $(STAMP) ## runs killed at random moments, in one process and in two, end all the same
 	$(BIN)/python -m pytest -m resume tests/resume --durations=10

@@ -4,10 +4,12 @@ everything, so that a start takes no time."""
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ class Command:
 
     def __init__(self, *words: Any, log: Path) -> None:
         """What it says goes to ``log``."""
-        CONTEXT.set_forkserver_preload(["tests.resume.preloaded"])
+        _preload()
         self.log = log
         self.process = CONTEXT.Process(target=_run, args=(list(map(str, words)), str(log)))
         self.process.start()
@@ -58,6 +60,13 @@ def aac(*words: Any, log: Path) -> None:
     """A command to its good end."""
     command = Command(*words, log=log)
     assert command.ended() == 0, command.said
+
+
+@cache
+def _preload() -> None:
+    """Once. A server that other tests have started would import everything at each start."""
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    CONTEXT.set_forkserver_preload(["tests.resume.preloaded"])
 
 
 def _run(words: list[str], log: str) -> None:

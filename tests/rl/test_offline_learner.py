@@ -97,7 +97,7 @@ def test_accumulation_changes_nothing_and_weight_0_teaches_nothing(tmp_path):
         trainer.actor.zero_grad()
         learner_of(trainer, tokens).imitate([rows], replace(PLAIN, kl_coef=0.1))
         found.append(seen[0])
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=2e-6)
     trainer.actor.zero_grad()
     seen = []
     trainer.descent.step = lambda _: seen.append(gradient(trainer)) or 0.0
