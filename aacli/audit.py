@@ -60,6 +60,8 @@ def audit(
 
     if verdict is None and (turns or note):
         raise UsageError("--turns and --note go with a verdict; give --verdict good or bad.")
+    if verdict is not None and ask:
+        raise UsageError("--verdict says it and --ask asks for it; give one of them.")
     result = audit_command(
         run,
         pick=pick,

@@ -94,6 +94,8 @@ def collect(
         result = _collected(loaded, kind, actor, path)
     if options.json:
         emit(result)
+    elif kind is Kind.EXPERIENCE:
+        suggest(f"{typed('rl', recipe, options)} --offline {shlex.quote(str(path))}")
     elif human and result["rows"]:
         data = shlex.quote(f"reward.data={path}")
         suggest(f"{typed('train-reward', recipe, options)} --set {data}")

@@ -137,20 +137,26 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
 
 
 class Clock:
-    """Seconds per phase since the last lap, as ``time/<phase>_s``."""
+    """Seconds per phase since the last lap, as ``time/<phase>_s``.
+
+    A phase within another counts for itself alone, so that all phases add up to what was spent.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._inner = 0.0
+        """Seconds of the phases within the one that is open."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a block."""
-        start = time.perf_counter()
+        start, before, self._inner = time.perf_counter(), self._inner, 0.0
         try:
             yield
         finally:
             spent = time.perf_counter() - start
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + spent - self._inner
+            self._inner = before + spent
 
     def lap(self) -> dict[str, float]:
         """The phases of this lap; starts the next."""

@@ -48,6 +48,7 @@ def test_from_a_pool_to_an_actor_that_goes_on_online(place: Path, aac: Any) -> N
     done(aac("sft", "tiny.yaml", "--quiet"))
     said = done(aac("collect", "experience", "tiny.yaml", "--episodes", "6"))
     assert "6 experience from 6 episodes" in said and "runs/tiny/experience.jsonl" in said
+    assert "aac rl tiny.yaml --offline runs/tiny/experience.jsonl" in said
     pool, out = "runs/tiny/experience.jsonl", "runs/tiny/offline"
     done(aac("rl", "tiny.yaml", "--offline", pool, "--output-dir", out, "--dry-run"))
     assert not (place / out).exists()

@@ -85,6 +85,8 @@ def test_each_evaluation_leaves_episodes_to_audit(farmed: Path) -> None:
 
 
 def test_a_persons_keys_become_verdicts(farmed: Path) -> None:
+    both = aac("audit", farmed, "--ask", "--pick", "x", "--verdict", "bad")
+    assert both.exit_code == 2 and "give one of them" in both.stderr
     shown = aac("audit", farmed, "--ask", keys="x\nb 9\nb 1\ng\nq\n")
     assert shown.exit_code == 0, shown.stderr
     assert "x is no key" in shown.stdout and "turn 9 of" in shown.stdout

@@ -17,7 +17,7 @@ from stages.rl.critic.network import CriticNetwork
 from stages.rl.critic.views import ViewParts
 from stages.rl.learner import ActorLearner, Objective
 from stages.rl.pool import ExperiencePool, read_trajectories
-from stages.rl.trainer import Parts
+from stages.rl.trainer import Clock, Parts
 from tests.rl.worlds import bandit_episodes, episode, setup
 
 BELONGINGS = Belongings(Origin("r"), extra={"best": {}}, best=Path("nowhere"))
@@ -208,3 +208,16 @@ def test_trajectories_survive_json(tmp_path):
     assert read_trajectories(tmp_path / "00000.jsonl") == pool.episodes
     for line in (tmp_path / "00000.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+def test_phases_add_up_to_what_was_spent(monkeypatch):
+    """Seconds by hand: outer 0 to 7, inner 1 to 3 within it; then another from 7 to 15."""
+    moments = iter((0.0, 1.0, 3.0, 7.0, 7.0, 15.0))
+    clock = Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr("stages.rl.trainer.time.perf_counter", lambda: next(moments))
+        with clock("outer"), clock("inner"):
+            pass
+        with clock("another"):
+            pass
+    assert clock.lap() == {"time/inner_s": 2.0, "time/outer_s": 5.0, "time/another_s": 8.0}

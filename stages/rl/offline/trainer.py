@@ -73,6 +73,7 @@ def learn_offline(
                 rows = (weighted_rows(some, parts.weigh(some)) for some in drawn)
                 metrics |= learner.imitate(rows, parts.objective()) | parts.remarks()
             now.actor_version += 1
+            metrics |= trainer.held()
             trainer.step_schedule()
 
         now.iteration += 1
