@@ -221,6 +221,7 @@ class Session:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""
         if self.recipe.rl.keep == "best" or self.trainer.progress.stopped:
             self._hand_over_best()
+        self.ranks.wait()  # all have read the best weights before the first process deletes them
         save_trained(
             self.trainer.actor,
             self.trainer.processing_class,
