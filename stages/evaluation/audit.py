@@ -1,7 +1,8 @@
 """Episodes of each evaluation that a person should read: the best paid and the most suspicious.
 
 They lie in ``audit/<iteration>.jsonl`` of the run, in words and without token ids, each with the
-reasons why it was picked. ``verdicts.json`` beside them holds what a person said of them.
+reasons why it was picked; ``audit/episodes/`` holds the same episodes whole, for the report.
+``verdicts.json`` beside them holds what a person said of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stages.interaction.rewards.functions import babble
 from stages.interaction.rewards.mix import SUCCESS
 from stages.interaction.trajectory import Trajectory
 
-FOLDER, VERDICTS = "audit", "verdicts.json"
+FOLDER, WHOLE, VERDICTS = "audit", "audit/episodes", "verdicts.json"
 BEST_PAID = 2
 """Episodes that are picked for their reward alone."""
 WORTH_A_LOOK = 0.05
@@ -151,7 +152,7 @@ SUSPICIONS: Mapping[str, Callable[[Played, int], Found | None]] = {
 
 def picks(step: int, episodes: Sequence[Trajectory], mix: Weighing) -> list[Pick]:
     """The rows to keep of one evaluation: the best paid, and the worst of each suspicion."""
-    whole = [e for e in episodes if e.error is None and e.turns]
+    whole = _whole(episodes)
     played = Played(whole, [mix.weighted(e) for e in whole])
     paid = [sum(row.values()) for row in played.components]
     reasons: dict[int, list[str]] = defaultdict(list)
@@ -165,11 +166,19 @@ def picks(step: int, episodes: Sequence[Trajectory], mix: Weighing) -> list[Pick
     return [_pick(step, i, played, why) for i, why in reasons.items()]
 
 
-def write_picks(run: Path, step: int, rows: Sequence[Pick]) -> None:
-    """Keep them in the run's folder, whole or not at all."""
-    folder = run / FOLDER
-    folder.mkdir(exist_ok=True)
-    write_rows(folder, rows, f"{step:05d}.jsonl")
+def picked(rows: Sequence[Pick], episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that the rows of ``picks`` speak of."""
+    whole = _whole(episodes)
+    return [whole[int(row["id"].split("-")[1])] for row in rows]
+
+
+def write_picks(
+    run: Path, step: int, rows: Sequence[Pick], episodes: Sequence[Trajectory] = ()
+) -> None:
+    """Keep them in the run's folder, whole or not at all; ``episodes``: of the same picks."""
+    write_rows(run / FOLDER, rows, f"{step:05d}.jsonl")
+    if episodes:
+        write_rows(run / WHOLE, [e.to_json() for e in episodes], f"{step:05d}.jsonl")
 
 
 def read_picks(run: Path) -> list[Pick]:
@@ -194,6 +203,11 @@ def run_folder(path: Path) -> Path:
     """The folder of the RL stage: ``path`` itself, or ``rl`` in the folder of a whole pipeline."""
     inner = path / "rl"
     return inner if inner.is_dir() and not (path / "metrics.jsonl").exists() else path
+
+
+def _whole(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """Those that nothing of the machinery spoiled."""
+    return [e for e in episodes if e.error is None and e.turns]
 
 
 def _pick(step: int, i: int, played: Played, reasons: Sequence[str]) -> Pick:

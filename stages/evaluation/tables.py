@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -60,33 +60,57 @@ def groups_table(columns: Mapping[str, Mapping[str, Any]]) -> Table:
     ``columns`` maps a heading to the figures of one evaluation; all of the same tasks.
     """
     table = plain_table("success per kind and group of tasks", "tasks", *columns)
-    figures = list(columns.values())
-    for part in ("kinds", "groups"):
-        for name in figures[0][part]:
-            table.add_row(name, *(_share(f[part].get(name)) for f in figures))
+    for part in groups_rows(list(columns.values())):
+        for row in part:
+            table.add_row(*row)
         table.add_section()
-    if figures[0]["unseen"] is not None:
-        table.add_row("groups seen in training", *(_share(f["seen"]) for f in figures))
-        table.add_row("groups never seen", *(_share(f["unseen"]) for f in figures))
     return table
+
+
+def groups_rows(figures: Sequence[Mapping[str, Any]]) -> list[list[tuple[str, ...]]]:
+    """Success per kind, per group, and over seen and unseen groups, name first."""
+    parts = [
+        [(name, *(_share(f[part].get(name)) for f in figures)) for name in figures[0][part]]
+        for part in ("kinds", "groups")
+    ]
+    if figures[0]["unseen"] is not None:
+        seen = ("groups seen in training", *(_share(f["seen"]) for f in figures))
+        unseen = ("groups never seen", *(_share(f["unseen"]) for f in figures))
+        parts.append([seen, unseen])
+    return parts
 
 
 def pipeline_table(summary: Mapping[str, Any]) -> Table:
     """What ``aac run`` ends with: the stages, and what they are to be compared with."""
-    headings = ("seconds", "sampled", "greedy", "return", "turns", "repeated")
     episodes = summary["baselines"]["base"]["episodes"]
-    table = plain_table(f"success on {episodes} held-out tasks", "", *headings)
-    for name, row in summary["baselines"].items():
-        table.add_row(_BASELINES.get(name, name), DASH, *_row(row))
-    table.add_section()
-    for name, row in summary["stages"].items():
-        cells = _row(row) if "sampled" in row else (DASH,) * 5
-        table.add_row(name, number(float(row["seconds"]), 1), *cells)
-        if "accuracy" in row:
-            table.caption = f"reward model: accuracy {percent(row['accuracy'])} on held-out pairs"
-    table.add_section()
-    table.add_row("all", number(float(summary["seconds"]), 1))
+    table = plain_table(f"success on {episodes} held-out tasks", "", *PIPELINE_HEADINGS)
+    for part in pipeline_rows(summary):
+        for row in part:
+            table.add_row(*row)
+        table.add_section()
+    accuracy = summary["stages"].get("reward", {}).get("accuracy")
+    if accuracy is not None:
+        table.caption = f"reward model: accuracy {percent(accuracy)} on held-out pairs"
     return table
+
+
+PIPELINE_HEADINGS = ("seconds", "sampled", "greedy", "return", "turns", "repeated")
+
+
+def pipeline_rows(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
+    """The rows of ``aac run``'s table, name first: what to compare with, the stages, the sum."""
+    compared = [
+        (_BASELINES.get(name, name), DASH, *_row(row)) for name, row in summary["baselines"].items()
+    ]
+    stages = [
+        (
+            name,
+            number(float(row["seconds"]), 1),
+            *(_row(row) if "sampled" in row else (DASH,) * 5),
+        )
+        for name, row in summary["stages"].items()
+    ]
+    return [compared, stages, [("all", number(float(summary["seconds"]), 1))]]
 
 
 _BASELINES = {

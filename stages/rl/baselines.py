@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from stages.common.console import warn
+from stages.common.errors import UsageError
 from stages.common.seeding import keyed_generator
 from stages.interaction.trajectory import Trajectory
 from stages.rl.advantages import gae, leave_one_out, whiten
@@ -39,6 +40,9 @@ class Judgement:
 
 class Baseline(Protocol):
     """One kind of baseline. ``listen`` before ``judge`` before ``learn``, once per iteration."""
+
+    gives_values: bool
+    """Whether its judgement of an episode holds a critic's values, whatever else is judged."""
 
     def listen(self, episodes: Sequence[Trajectory]) -> dict[str, float]:
         """Look at new episodes before anything is fitted to them. Metrics."""
@@ -116,6 +120,7 @@ class CriticBaseline:
     """
 
     critic: Critic
+    gives_values = True
 
     def __init__(self, critic: Critic, cadence: Cadence) -> None:
         self.critic, self.cadence = critic, cadence
@@ -249,6 +254,7 @@ class LeaveOneOutBaseline:
     """
 
     ready = True
+    gives_values = False
 
     def __init__(
         self,
@@ -315,23 +321,39 @@ def whitened(judgement: Judgement, *, min_std: float) -> tuple[list[list[float]]
     return rows, {"advantage/mean": mean, "advantage/std": std}
 
 
+def judged_apart(baseline: Baseline, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """Episodes that nothing is learnt from, with the critic's value and review on every turn.
+
+    As they are where no critic gives values, or where its view has no room for one of them. A
+    reward model has not scored them, so its share of the reward is not in the reviews.
+    """
+    if not episodes or not baseline.gives_values:
+        return list(episodes)
+    # Without their keys, as a critic remembers by them the episodes that it learns from.
+    apart = [replace(episode, key=()) for episode in episodes]
+    try:
+        return annotated(episodes, baseline.judge(apart))
+    except UsageError:
+        return list(episodes)
+
+
 def annotated(
-    episodes: Sequence[Trajectory], judgement: Judgement, advantages: Sequence[Sequence[float]]
+    episodes: Sequence[Trajectory],
+    judgement: Judgement,
+    advantages: Sequence[Sequence[float]] | None = None,
 ) -> list[Trajectory]:
-    """The episodes with value, advantage and the critic's review noted on every turn."""
+    """The episodes with value and the critic's review noted on every turn, and the advantage that
+    it was weighed by, where it was."""
     noted = []
     for i, episode in enumerate(episodes):
-        turns = [
-            replace(
-                turn,
-                info=dict(turn.info)
-                | {
-                    "value": float(judgement.values[i, t]),
-                    "review": float(judgement.reviews[i, t]),
-                    "advantage": advantages[i][t],
-                },
-            )
-            for t, turn in enumerate(episode.turns)
-        ]
+        turns = []
+        for t, turn in enumerate(episode.turns):
+            found = {
+                "value": float(judgement.values[i, t]),
+                "review": float(judgement.reviews[i, t]),
+            }
+            if advantages is not None:
+                found["advantage"] = advantages[i][t]
+            turns.append(replace(turn, info=dict(turn.info) | found))
         noted.append(episode.with_turns(turns))
     return noted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -145,6 +145,26 @@ def load_supervisor(folder: Path, mode: str) -> tuple[Judge | None, Reviewer | N
     rl = RlSection.model_validate(made.recipe["rl"])
     judge = saved_judge(folder / "critic", budget) if mode != "review" else None
     return judge, outside_reviewer(rl, budget, folder) if mode != "screen" else None
+
+
+def critic_views(recipe: Mapping[str, Any], episode: Trajectory) -> list[str]:
+    """What the critic of a run of this resolved recipe sees of an episode: c_0 … c_T as texts, c_t
+    before turn t. None where it has no critic, or the recipe is of another version.
+
+    A critic that reads tokens cuts the middle of a view that is longer than its max_tokens.
+    """
+    from stages.rl.critic import views
+
+    try:
+        critic = RlSection.model_validate(recipe["rl"]).critic
+        state_tokens = int(recipe["state"]["max_tokens"])
+    except (KeyError, ValueError):
+        return []
+    if critic.kind == "none":
+        return []
+    shown = critic.view.model_dump(exclude={"max_tokens"})
+    parts = views.ViewParts(**shown, state_tokens=state_tokens)
+    return [view.text() for view in views.critic_views(episode, parts)]
 
 
 def review_demonstrations(

@@ -12,7 +12,7 @@ from stages.common.run_folder import RunFolder
 from stages.common.save_points import SavePoints
 from stages.common.sharding import offloads_to
 from stages.evaluation.audit import FOLDER as AUDIT
-from stages.evaluation.audit import VERDICTS
+from stages.evaluation.audit import VERDICTS, WHOLE
 from stages.interaction.generation import Generation, Policy, Request
 from stages.recipe.models import RlSection
 from stages.rl.baselines import Baseline
@@ -115,9 +115,10 @@ class Saving:
         for file in (self.folder.path / "trajectories").glob("*.jsonl"):
             if file.stem.isdigit() and int(file.stem) >= iteration:
                 file.unlink()
-        for file in (self.folder.path / AUDIT).glob("*.jsonl"):
-            if file.stem.isdigit() and int(file.stem) > iteration:
-                file.unlink()
+        for folder in (AUDIT, WHOLE):
+            for file in (self.folder.path / folder).glob("*.jsonl"):
+                if file.stem.isdigit() and int(file.stem) > iteration:
+                    file.unlink()
         if iteration == 0:
             (self.folder.path / AUDIT / VERDICTS).unlink(missing_ok=True)
             self._belongings().best.unlink(missing_ok=True)

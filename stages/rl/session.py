@@ -22,14 +22,14 @@ from stages.common.manifest import fingerprint
 from stages.common.models import count_parameters
 from stages.common.run_folder import RunFolder
 from stages.common.trl_trainer import save_trained
-from stages.evaluation.audit import picks, write_picks
+from stages.evaluation.audit import picked, picks, write_picks
 from stages.evaluation.metrics import episode_metrics
 from stages.interaction.trajectory import Trajectory
 from stages.recipe.models import Recipe
 from stages.recipe.ranges import advice
 from stages.recipe.section import deciding
 from stages.rl import assembly
-from stages.rl.baselines import Baseline
+from stages.rl.baselines import Baseline, judged_apart
 from stages.rl.checkpoint import Belongings
 from stages.rl.critic.assembly import (
     build_baseline,
@@ -344,9 +344,11 @@ class Session:
         episodes = self.player.evaluate(self.trainer.progress.actor_version)
         # What shaping pays is no merit of the actor's.
         figures = episode_metrics(episodes, replace(self.rewarding.mix, shaping=None))
+        rows = picks(iteration, episodes, self.rewarding.mix)
+        judged = judged_apart(self.baseline, picked(rows, episodes))
         if self.ranks.main:
             append_json(self.folder.path / "evaluations.jsonl", {"step": iteration} | figures)
-            write_picks(self.folder.path, iteration, picks(iteration, episodes, self.rewarding.mix))
+            write_picks(self.folder.path, iteration, rows, judged)
         self.last = {"validation_success": figures["success"], "validation_step": iteration}
         clean = self._check_clean(iteration)
         if self._is_best(figures, clean):

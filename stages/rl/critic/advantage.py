@@ -228,6 +228,8 @@ class AdvantageCadence:
 class AdvantageBaseline:
     """The model's A as the advantage; no value. The warm-up lasts its number of iterations."""
 
+    gives_values = False
+
     def __init__(
         self, critic: AdvantageLearner, pool: ExperiencePool, cadence: AdvantageCadence
     ) -> None:

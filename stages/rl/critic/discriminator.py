@@ -201,6 +201,8 @@ class Discriminator:
 class DiscriminativeBaseline:
     """V as the baseline of rewards that hold a discriminator's bonus, and both learn."""
 
+    gives_values = True
+
     def __init__(self, values: LearnedBaseline, discriminator: Discriminator) -> None:
         self.values, self.discriminator = values, discriminator
 

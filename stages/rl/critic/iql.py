@@ -47,6 +47,7 @@ class IqlBaseline:
     """A_t = min_k Q̄_k(c_t, a_t) − V(c_t), all of them fitted to the pool alone."""
 
     ready = True
+    gives_values = True
 
     def __init__(
         self, values: CriticLearner, qs: Sequence[QLearner], pool: ExperiencePool, plan: IqlPlan

@@ -153,6 +153,8 @@ class QLearner:
 class QBaseline:
     """A_t = Q(c_t, a_t) − V(c_t); warm-up, cadence, values and reviews are those of V."""
 
+    gives_values = True
+
     def __init__(
         self, values: LearnedBaseline, q: QLearner, relabelled: Relabelled | None = None
     ) -> None:

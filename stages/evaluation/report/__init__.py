@@ -1,0 +1,1 @@
+"""``aac report``: what runs were like, on one page, as pictures and at the terminal."""

@@ -1,0 +1,76 @@
+"""HTML by the piece: whatever comes in as text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def text(content: Any) -> Html:
+    """Any text as HTML: nothing in it is markup, and it can be encoded."""
+    if isinstance(content, Html):
+        return content
+    encodable = str(content).encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
+    return Html(escape(encodable))
+
+
+def element(name: str, *content: Any, **attributes: Any) -> Html:
+    """``element("p", "words", class_="soft")``; None and False leave an attribute out, True has no
+    value, ``data_name`` is ``data-name``."""
+    given = []
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        spelled = key.rstrip("_").replace("_", "-")
+        given.append(f" {spelled}" if value is True else f' {spelled}="{text(value)}"')
+    return Html(f"<{name}{''.join(given)}>{joined(content)}</{name}>")
+
+
+def joined(parts: Iterable[Any]) -> Html:
+    """One after the other."""
+    return Html("".join(text(part) for part in parts))
+
+
+def table(
+    headings: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    *,
+    numbers: bool = True,
+    **attributes: Any,
+) -> Html:
+    """Names at the left, and with ``numbers`` all other columns at the right; "" of no rows."""
+    body = [_row(row, numbers) for row in rows]
+    if not body:
+        return Html("")
+    kind = "number" if numbers else None
+    head = [
+        element("th", h, scope="col", class_=kind if i else None) for i, h in enumerate(headings)
+    ]
+    whole = element(
+        "table",
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+        **attributes,
+    )
+    return element("div", whole, class_="scroll")
+
+
+def _row(row: Sequence[Any], numbers: bool) -> Html:
+    kind = "number" if numbers else None
+    cells = [element("td", cell, class_=kind) for cell in row[1:]]
+    return element("tr", element("th", row[0], scope="row"), *cells)
+
+
+def options(chosen: Mapping[str, str]) -> Html:
+    """Of a ``select``: value -> words."""
+    return joined(element("option", words, value=value) for value, words in chosen.items())
+
+
+def void(name: str, **attributes: Any) -> Html:
+    """An element without content, of HTML or SVG."""
+    return Html(element(name, **attributes).removesuffix(f"></{name}>") + "/>")
