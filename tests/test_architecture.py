@@ -55,6 +55,7 @@ NO_TORCH = (
     "stages.evaluation.data_shapes",
     "stages.evaluation.starter",
     "stages.evaluation.intervals",
+    "stages.evaluation.report",
     "stages.evaluation.duel",
     "stages.evaluation.long_episodes",
     "stages.evaluation.state_probes",

@@ -14,9 +14,9 @@ Points = tuple[list[float], list[float]]
 """Steps and values."""
 Chart = dict[str, Any]
 """``stage``, ``title``, ``note``, ``unit``, ``whole`` (the axis goes from 0 to 1), ``x`` (what a
-step is) and ``stacked``; ``lines``, each with ``label``, ``name`` of its metric, ``run`` (its number),
-``x``, ``y``; ``alarms``, each with ``step``, ``run``, ``name``, ``means`` and ``own``: whether it
-speaks of this chart's figures."""
+step is) and ``stacked``; ``lines``, each with ``label``, ``name`` of its metric, number of its
+``run``, ``x`` and ``y``; ``alarms``, each with ``step``, ``run``, ``of`` (its
+label), ``name``, ``means`` and ``own``: whether it speaks of this chart's figures."""
 LEAST = 0.001
 """Seconds of a phase that did nothing."""
 DIGITS, MOST_POINTS = 5, 1500
@@ -46,7 +46,9 @@ def first_charts(runs: Sequence[Run]) -> list[Chart]:
     found = {n: run for n, run in enumerate(runs) if run.stage == stage}
     plots = {p.title: p for plots in SECTIONS[stage].values() for p in plots}
     return [
-        chart for title in FIRST[stage] for chart in _charts(plots[title], found, len(runs) > 1)[:1]
+        chart
+        for title in FIRST[stage]
+        for chart in _charts(plots[title], found, len(runs) > 1)[-1:]
     ]
 
 
@@ -99,6 +101,7 @@ def _chart(
             {
                 "step": row["step"],
                 "run": number,
+                "of": run.label,
                 "name": row["alarm"],
                 "means": row.get("means", ""),
                 "own": any(name in str(row.get("figures", "")) for name in names),

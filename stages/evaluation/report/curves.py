@@ -35,8 +35,8 @@ def _figure(chart: Chart, number: int) -> Html:
             element("h3", chart["title"], element("span", _now(chart), class_="soft")),
             element("p", chart["note"], class_="soft"),
         ),
-        element("ul", *_legend(chart), class_="legend"),
         element("div", class_="plot", role="img", aria_label=words),
+        element("ul", *_legend(chart), class_="legend"),
         element("ul", *_marks(chart), class_="marks"),
         data_chart=number,
     )
@@ -71,8 +71,10 @@ def _short(value: float, chart: Chart) -> str:
 
 def _marks(chart: Chart) -> list[Html]:
     """The alarms that speak of this chart's figures, in words."""
-    return [
-        element("li", f"▼ {chart['x']} {a['step']}: {a['name'].replace('_', ' ')}, {a['means']}")
-        for a in chart["alarms"]
-        if a["own"]
-    ]
+    several = len({line["run"] for line in chart["lines"]}) > 1
+    told = []
+    for alarm in (alarm for alarm in chart["alarms"] if alarm["own"]):
+        who = f"{alarm['of']}, " if several else ""
+        words = f"▼ {who}{chart['x']} {alarm['step']}: {alarm['name']}, {alarm['means']}"
+        told.append(element("li", words))
+    return told

@@ -10,7 +10,8 @@ from stages.evaluation.report.runs import Run
 from stages.evaluation.tables import percent
 
 Line = dict[str, Any]
-"""``tasks`` (which), ``when``, ``what`` (both), ``mean``, ``low``, ``high``, ``episodes``."""
+"""``tasks`` (which), ``when``, ``place`` ("iteration 5" or ""), ``what`` (all in words), ``mean``,
+``low``, ``high``, ``episodes``."""
 HELD_OUT, DURING, PAIRS = "held-out tasks", "validation tasks, in training", "held-out pairs"
 
 
@@ -68,7 +69,7 @@ def _validation(run: Run) -> list[Line]:
         return []
     best = max(told, key=lambda row: row["success"])
     return [
-        _line(DURING, f"{words} evaluation", row, f" (iteration {row['step']})")
+        _line(DURING, f"{words} evaluation", row, f"iteration {row['step']}")
         for words, row in (("first", told[0]), ("best", best), ("last", told[-1]))
     ]
 
@@ -78,9 +79,16 @@ def _line(tasks: str, when: str, figures: Mapping[str, Any], place: str = "") ->
     share, total = figures.get("success"), figures.get("episodes")
     if share is None or not total:
         return {}
-    what = f"{when}{place}" if tasks == DURING else f"{when}, {tasks}"
+    what = f"{when} ({place})" if place else f"{when}, {tasks}"
     interval = share_interval(share, total)._asdict()
-    return {"what": what, "tasks": tasks, "when": when, "episodes": total, **interval}
+    return {
+        "what": what,
+        "tasks": tasks,
+        "when": when,
+        "place": place,
+        "episodes": total,
+        **interval,
+    }
 
 
 def _success(lines: Sequence[Line]) -> str:
@@ -92,13 +100,21 @@ def _success(lines: Sequence[Line]) -> str:
         return f"It ranks {percent(first['mean'])} of {first['episodes']} held-out pairs right."
     of = f"{first['episodes']} {_tasks(first)}"
     if first["tasks"] == DURING:
-        told = [f"{percent(line['mean'])} at the {line['when']}" for line in lines]
-        return f"Success on {of}: {', '.join(told)}."
+        return f"Success on {of}: {_course(lines)}."
     if len(lines) == 1 or lines[1]["tasks"] != first["tasks"]:
         return f"Success on {of}: {percent(first['mean'])} {first['when']}."
     then = lines[1]
     told = [f"{percent(line['mean'])} {line['when']}" for line in (first, then)]
     return f"Success on {of}: {', '.join(told)}; {_difference(first, then)}."
+
+
+def _course(lines: Sequence[Line]) -> str:
+    """Of the first, the best and the last evaluation."""
+    first, best, last = lines
+    told = f"{percent(first['mean'])} at the first evaluation, {percent(last['mean'])} at the last"
+    if best["mean"] > last["mean"]:
+        told += f", {percent(best['mean'])} at the best ({best['place']})"
+    return told
 
 
 def _tasks(line: Line) -> str:

@@ -33,17 +33,23 @@ def flat(recipe: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 def _differences(runs: Sequence[Run]) -> Html:
     if len(runs) < 2:
         return Html("")
-    settings = [dict(flat(run.recipe)) for run in runs]
+    known = [run for run in runs if run.recipe]
+    settings = [dict(flat(run.recipe)) for run in known]
     names = dict.fromkeys(name for own in settings for name in own)
     rows = [
         [element("code", name), *(_value(own.get(name, DASH)) for own in settings)]
         for name in names
         if len({_value(own.get(name, DASH)) for own in settings}) > 1
     ]
-    title = element("h2", "Settings that differ")
-    if not rows:
-        return joined([title, element("p", "None: the recipes are the same.")])
-    return joined([title, table(["setting", *(run.label for run in runs)], rows, numbers=False)])
+    differ = table(["setting", *(run.label for run in known)], rows, numbers=False)
+    unknown = ", ".join(run.label for run in runs if not run.recipe)
+    return joined(
+        [
+            element("h2", "Settings that differ"),
+            differ or element("p", "None: the recipes are the same."),
+            element("p", f"Not known yet: the recipe of {unknown}.") if unknown else "",
+        ]
+    )
 
 
 def _run(run: Run, several: bool) -> Html:
@@ -83,7 +89,7 @@ def _origin(run: Run) -> Html:
         rows.append(["versions", versions])
     if run.summary.get("seconds") is not None:
         rows.append(["seconds", f"{run.summary['seconds']:,}"])
-    return table(["", ""], rows, numbers=False, class_="origin")
+    return table(None, rows, numbers=False, class_="origin")
 
 
 def _parent(row: Mapping[str, Any]) -> Html:

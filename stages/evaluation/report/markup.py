@@ -37,32 +37,35 @@ def joined(parts: Iterable[Any]) -> Html:
 
 
 def table(
-    headings: Sequence[Any],
+    headings: Sequence[Any] | None,
     rows: Iterable[Sequence[Any]],
     *,
     numbers: bool = True,
     **attributes: Any,
 ) -> Html:
-    """Names at the left, and with ``numbers`` all other columns at the right; "" of no rows."""
-    body = [_row(row, numbers) for row in rows]
+    """Names at the left, and with ``numbers`` all other columns at the right; "" of no rows.
+
+    ``headings`` None: the names say it all.
+    """
+    body = [_row(row, headings or [None] * len(row), numbers) for row in rows]
     if not body:
         return Html("")
     kind = "number" if numbers else None
-    head = [
-        element("th", h, scope="col", class_=kind if i else None) for i, h in enumerate(headings)
-    ]
-    whole = element(
-        "table",
-        element("thead", element("tr", *head)),
-        element("tbody", *body),
-        **attributes,
-    )
-    return element("div", whole, class_="scroll")
+    parts = [element("tbody", *body)]
+    if headings is not None:
+        first, *others = headings
+        cells = [element("th", heading, scope="col", class_=kind) for heading in others]
+        head = element("tr", element("th", first, scope="col"), *cells)
+        parts.insert(0, element("thead", head))
+    return element("div", element("table", *parts, **attributes), class_="scroll")
 
 
-def _row(row: Sequence[Any], numbers: bool) -> Html:
+def _row(row: Sequence[Any], headings: Sequence[Any], numbers: bool) -> Html:
     kind = "number" if numbers else None
-    cells = [element("td", cell, class_=kind) for cell in row[1:]]
+    cells = [
+        element("td", cell, class_=kind, data_name=heading)
+        for cell, heading in zip(row[1:], headings[1:], strict=True)
+    ]
     return element("tr", element("th", row[0], scope="row"), *cells)
 
 

@@ -34,7 +34,7 @@ def overview(runs: Sequence[Run], headlines: Headlines, charts: Html) -> Html:
 def _stories(runs: Sequence[Run], headlines: Headlines) -> list[Html]:
     told = []
     for number, (run, lines) in enumerate(zip(runs, headlines, strict=True)):
-        sentences = " ".join(story(run, lines))
+        sentences = unbroken(" ".join(story(run, lines)))
         name = [key_of(number), " ", element("b", run.label), ": "] if len(runs) > 1 else []
         told.append(element("p", *name, sentences, class_="lead"))
     return told
@@ -46,39 +46,38 @@ def _headline(runs: Sequence[Run], headlines: Headlines) -> Html:
     if not order:
         return Html("")
     found = [{(line["tasks"], line["when"]): line for line in lines} for lines in headlines]
-    rows, part = [], ""
+    rows, part, single = [], "", len(runs) == 1
     for tasks, when in order:
         if tasks != part:
             rows.append(element("tr", element("th", tasks.capitalize(), colspan=9), class_="part"))
             part = tasks
-        rows.append(_measured(when, [by.get((tasks, when)) for by in found]))
-    single = len(runs) == 1
-    heads = [element("th", "")]
-    for run in runs:
-        name = "success" if single else run.label
-        heads.append(element("th", name, class_="number", scope="col"))
-        heads.append(element("th", "95 % interval", class_="number", scope="col"))
-        heads.append(element("th", "tasks", class_="number wide", scope="col"))
-    heads.append(element("th", _scale(), class_="bars"))
-    head = element("thead", element("tr", *heads))
-    whole = element("table", head, element("tbody", *rows), class_="headline")
-    title = element("h2", "Before and after")
-    return joined([title, element("div", whole, class_="scroll")])
+        rows.append(_measured(when, [by.get((tasks, when)) for by in found], single))
+    names = ["success", "95 % interval", "tasks"] if single else [run.label for run in runs]
+    heads = [element("th", name, class_="number", scope="col") for name in names]
+    head = element("tr", element("th", ""), *heads, element("th", _scale(), class_="bars"))
+    whole = element("table", element("thead", head), element("tbody", *rows), class_="headline")
+    return joined([element("h2", "Before and after"), element("div", whole, class_="scroll")])
 
 
-def _measured(when: str, lines: Sequence[Line | None]) -> Html:
-    cells = [element("th", when, scope="row")]
+def _measured(when: str, lines: Sequence[Line | None], single: bool) -> Html:
+    places = {line["place"] for line in lines if line}
+    place = f", {places.pop()}" if len(places) == 1 and "" not in places else ""
+    cells = [element("th", when, element("span", place, class_="soft"), scope="row")]
     for line in lines:
-        if line is None:
-            cells += [element("td", DASH, class_="number")] * 2
-            cells.append(element("td", DASH, class_="number wide"))
-            continue
-        ends = f"{percent(line['low'])[:-2]} to {percent(line['high'])}"
-        cells.append(element("td", percent(line["mean"]), class_="number big"))
-        cells.append(element("td", ends, class_="number"))
-        cells.append(element("td", f"{line['episodes']:,}", class_="number wide"))
-    cells.append(element("td", _bars(lines), class_="bars"))
-    return element("tr", *cells)
+        cells += [element("td", cell, class_="number") for cell in _cells(line, single)]
+    return element("tr", *cells, element("td", _bars(lines), class_="bars"))
+
+
+def _cells(line: Line | None, single: bool) -> list[Any]:
+    """Mean, interval and tasks: a column each, or all in one."""
+    if line is None:
+        return [DASH] * (3 if single else 1)
+    mean = element("span", unbroken(percent(line["mean"])), class_="big")
+    ends = unbroken(f"{percent(line['low'])[:-2]} to {percent(line['high'])}")
+    if single:
+        return [mean, ends, f"{line['episodes']:,}"]
+    below = element("span", f"{ends} of {line['episodes']:,}", class_="soft below")
+    return [joined([mean, below])]
 
 
 def _bars(lines: Sequence[Line | None]) -> Html:
@@ -96,6 +95,11 @@ def _bars(lines: Sequence[Line | None]) -> Html:
         shapes.append(void("circle", cx=_x(line["mean"]), cy=middle, r=4, class_=f"dot {kind}"))
     box = f"0 0 {WIDE} {high}"
     return element("svg", *shapes, viewBox=box, height=high, aria_hidden="true")
+
+
+def unbroken(words: str) -> str:
+    """No line ends before a sign of per cent."""
+    return words.replace(" %", "\u00a0%")
 
 
 def _scale() -> Html:
@@ -117,7 +121,7 @@ def _alarms(runs: Sequence[Run]) -> Html:
     rows = []
     for run in runs:
         for row in run.alarms:
-            name = str(row["alarm"]).replace("_", " ")
+            name = element("code", row["alarm"])
             figures = element("span", f"({row.get('figures', '')})", class_="soft")
             means = joined([row.get("means", ""), " ", figures])
             done = row.get("done") or f"{row.get('action', '')}: {row.get('cure', '')}"
@@ -127,7 +131,7 @@ def _alarms(runs: Sequence[Run]) -> Html:
         return Html("")
     own = ["run"] if several else []
     headings = ["when", *own, "alarm", "it means", "done, or the usual cure"]
-    return joined([element("h2", "Alarms"), table(headings, rows, numbers=False, class_="alarms")])
+    return joined([element("h2", "Alarms"), table(headings, rows, numbers=False, class_="stack")])
 
 
 def _pipeline(run: Run, alone: bool) -> Html:

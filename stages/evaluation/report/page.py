@@ -53,7 +53,7 @@ def html_page(
         "Curves": joined([_key(runs), *curves]),
         "Episodes": episodes_panel(runs, episodes, [str(row["sentence"]) for row in told]),
         "Audit": audit_panel(runs, {str(row["id"]) for row in episodes}),
-        "Made from": made_from(runs),
+        "Recipe": made_from(runs),
     }
     data = {
         "runs": [{"label": r.label, **row} for r, row in zip(runs, told, strict=True)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +15,62 @@ SIZE, DPI = (6.0, 3.2), 160
 COLOURS = ("#17589c", "#c2480c", "#177a5b", "#7b3fb5", "#8a6400", "#b01f68", "#4c5661", "#0b7285")
 ALARM = "#a82a16"
 """As on the page, in its light scheme."""
+LONGEST = 80
+"""Characters of a file's name."""
 
 
 def write_pictures(folder: Path, charts: Sequence[Chart]) -> list[Path]:
     """One file for each chart, named by its stage and title; the files, in order."""
+    # Not pyplot: no window, no global state.
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
+    files: dict[Path, None] = {}
     for chart in charts:
         figure = Figure(figsize=SIZE, layout="constrained")
         _draw(figure.subplots(), chart)
         content = io.BytesIO()
         figure.savefig(content, format="png", dpi=DPI)
-        file = folder / f"{chart['stage']}-{_slug(chart['title'])}.png"
+        name = f"{chart['stage']}-{_slug(chart['title'])}"
+        file = folder / f"{name}.png"
+        if file in files:
+            file = folder / f"{name}-{len(files)}.png"
         write_bytes(file, content.getvalue())
-        files.append(file)
-    return files
+        files[file] = None
+    return list(files)
 
 
 def _draw(axes: Any, chart: Chart) -> None:
-    lines, several = chart["lines"], len({line["run"] for line in chart["lines"]}) > 1
+    lines = chart["lines"]
+    several = len({line["run"] for line in lines}) > 1
     places = [line["run"] if several else place for place, line in enumerate(lines)]
     colours = [COLOURS[place % len(COLOURS)] for place in places]
     if chart["stacked"]:
         steps, rows = _on_one_axis(chart)
-        labels = [line["label"] for line in lines]
-        axes.stackplot(steps, rows, labels=labels, colors=colours, alpha=0.75)
+        drawn = axes.stackplot(steps, rows, colors=colours, alpha=0.75)
     else:
-        for line, colour in zip(lines, colours, strict=True):
-            marker = "o" if len(line["x"]) < 12 else None
-            axes.plot(
-                line["x"], line["y"], label=line["label"], color=colour, lw=1.4, marker=marker, ms=3
-            )
+        drawn = [
+            axes.plot(line["x"], line["y"], color=colour, lw=1.4, ms=3, marker=_marker(line))[0]
+            for line, colour in zip(lines, colours, strict=True)
+        ]
     for alarm in chart["alarms"]:
         own = alarm["own"]
         axes.axvline(alarm["step"], color=ALARM, lw=1.2 if own else 0.6, ls="-" if own else ":")
-    axes.set_title(chart["title"], loc="left", fontsize=10)
+    texts = [axes.set_title(chart["title"], loc="left", fontsize=10)]
+    if len(lines) > 1:
+        labels = [line["label"] for line in lines]
+        texts += axes.legend(drawn, labels, fontsize=7, frameon=False, ncols=2).get_texts()
+    for text in texts:
+        text.set_parse_math(False)  # names come from tools and models, and a $ begins a formula
     axes.set_xlabel(chart["x"], fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     if chart["unit"] == "share":
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
-    if len(lines) > 1:
-        axes.legend(fontsize=7, frameon=False, ncols=2)
+
+
+def _marker(line: Mapping[str, Any]) -> str | None:
+    return "o" if len(line["x"]) < 12 else None
 
 
 def _on_one_axis(chart: Chart) -> tuple[list[float], list[list[float]]]:
@@ -69,4 +81,4 @@ def _on_one_axis(chart: Chart) -> tuple[list[float], list[list[float]]]:
 
 
 def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "curve"
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:LONGEST] or "curve"

@@ -23,18 +23,20 @@ function library() {
 
 const several = DATA.runs.length > 1;
 const tint = (line, place) => `c${(several ? line.run : place) % 8}`;
+/* The library reads tags and entities in its texts. */
+const inert = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const FORMATS = { share: ".1~%", seconds: ",.3~r", number: ",.4~r" };
 
 function traces(chart, off) {
   return chart.lines.map((line, place) => {
-    const sparse = line.x.length < 12 || line.name.startsWith("evaluation/");
+    const sparse = !chart.stacked && (line.x.length < 12 || line.name.startsWith("evaluation/"));
     const own = colour(tint(line, place));
     return {
-      x: line.x, y: line.y, name: line.label, type: "scatter",
+      x: line.x, y: line.y, name: inert(line.label), type: "scatter",
       mode: sparse ? "lines+markers" : "lines",
-      line: { color: own, width: 1.6 }, marker: { color: own, size: 5 },
+      line: { color: own, width: chart.stacked ? 0.5 : 1.6 }, marker: { color: own, size: 5 },
       stackgroup: chart.stacked ? "one" : undefined,
-      fillcolor: chart.stacked ? `${own}55` : undefined,
+      fillcolor: chart.stacked ? `${own}99` : undefined,
       visible: off.has(place) ? "legendonly" : true,
       hovertemplate: `%{y:${FORMATS[chart.unit]}}`,
     };
@@ -51,7 +53,7 @@ function alarms(chart) {
   const marks = {
     x: chart.alarms.map((alarm) => alarm.step), y: chart.alarms.map(() => 1), yaxis: "y2",
     type: "scatter", mode: "markers", name: "alarm", hoverinfo: "text",
-    hovertext: chart.alarms.map((alarm) => alarm.name.replaceAll("_", " ")),
+    hovertext: chart.alarms.map((alarm) => inert(alarm.name)),
     marker: {
       symbol: chart.alarms.map((alarm) => (alarm.own ? "triangle-down" : "triangle-down-open")),
       size: 9, color: colour("alarm"),
@@ -61,7 +63,17 @@ function alarms(chart) {
   return { lines, marks: chart.alarms.length ? [marks] : [] };
 }
 
+/* A line that does not move stands in the middle of an axis from zero. */
+function reach(chart) {
+  if (chart.whole) return [0, 1.02];
+  const values = chart.lines.flatMap((line) => line.y);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return low === high && low !== 0 ? [Math.min(0, 2 * low), Math.max(0, 2 * low)] : undefined;
+}
+
 function layout(chart, shapes) {
+  const steps = chart.lines.flatMap((line) => line.x);
+  const few = Math.max(...steps) - Math.min(...steps) <= 8;
   const soft = colour("soft");
   const axis = { gridcolor: colour("line"), zeroline: false, automargin: true, fixedrange: true };
   const ticks = { tickformat: chart.unit === "share" ? ".1~%" : "", separatethousands: true, exponentformat: "none" };
@@ -70,8 +82,8 @@ function layout(chart, shapes) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "x unified",
     hoverlabel: { bgcolor: colour("wash"), bordercolor: colour("line"), font: { color: colour("ink") } },
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: soft },
-    xaxis: { ...axis, showgrid: false, title: { text: chart.x, standoff: 4 }, nticks: 8, unifiedhovertitle: { text: `${chart.x} %{x}` } },
-    yaxis: { ...axis, ...ticks, nticks: 5, rangemode: chart.stacked ? "tozero" : "normal", range: chart.whole ? [0, 1.02] : undefined },
+    xaxis: { ...axis, showgrid: false, title: { text: inert(chart.x), standoff: 4 }, nticks: 8, dtick: few ? 1 : undefined, unifiedhovertitle: { text: `${chart.x} %{x}` } },
+    yaxis: { ...axis, ...ticks, nticks: 5, rangemode: chart.stacked ? "tozero" : "normal", range: reach(chart) },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
   };
 }

@@ -106,6 +106,21 @@ function opening(episode) {
       : said(message.role, message.content, "other told"));
 }
 
+/* What the critic expected before each turn, at a glance. */
+function course(episode) {
+  const values = episode.turns.map((turn) => turn.value);
+  if (values.length < 2 || values.includes(undefined)) return null;
+  const [low, high] = [Math.min(0, ...values), Math.max(1, ...values)];
+  const places = values.map((value, i) =>
+    [6 + (228 * i) / (values.length - 1), 38 - (32 * (value - low)) / (high - low)]);
+  const svg = drawing(240, 44,
+    ["polyline", { points: places.map((place) => place.join(",")).join(" ") }],
+    ...places.map(([cx, cy]) => ["circle", { cx, cy, r: 2.5 }]));
+  svg.setAttribute("class", "course");
+  const ends = `The critic's value, turn by turn: ${plain(values[0])} before the first, ${plain(values.at(-1))} before the last`;
+  return make("div", {}, make("p", { class: "soft", text: ends }), svg);
+}
+
 const MEANINGS = [
   ["reward", "what the turn was paid, in units of success = 1, by component below it"],
   ["value", "what the critic expected of the rest of the episode, before the turn"],
@@ -139,6 +154,8 @@ function read(episode) {
   if (episode.ended) parts.push(make("p", { text: `It ${episode.ended}.` }));
   if (run.note) parts.push(make("p", { class: "soft", text: run.note }));
   if (!whole) parts.push(make("p", { class: "soft", text: "Of this episode the page holds words only; --episodes takes more of them whole." }));
+  const values = course(episode);
+  if (values) parts.push(values);
   parts.push(meanings, ...opening(episode), ...episode.turns.map((turn, place) => turnOf(episode, turn, place)));
   document.getElementById("reader").replaceChildren(...parts);
 }
