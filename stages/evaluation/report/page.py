@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata, resources
 from string import Template
 from typing import Any
@@ -72,11 +73,11 @@ def html_page(
 def _filled(
     title: str, subtitle: str, panels: Mapping[str, Html], data: Shown, episodes: Shown
 ) -> str:
-    style, library = _asset("page.css"), _library()
+    style, (library, mark) = _asset("page.css"), _library()
     script = "\n".join(_asset(name) for name in SCRIPTS)
     footer = f"Written by aac {metadata.version('aac')}; curves by plotly.js (MIT licence)."
     return Template(_asset("page.html")).substitute(
-        policy=_policy([script, library], style),
+        policy=_policy([_mark(script), mark], _mark(style)),
         title=text(title),
         subtitle=text(subtitle),
         style=style,
@@ -85,7 +86,7 @@ def _filled(
         footer=text(footer),
         data=safe_json(data),
         episodes=packed(safe_json(episodes)),
-        plotly=packed(library),
+        plotly=library,
         script=script,
     )
 
@@ -104,8 +105,7 @@ def packed(content: str) -> str:
 
 
 def _policy(scripts: Sequence[str], style: str) -> str:
-    own = " ".join(_mark(script) for script in scripts)
-    rules = ("default-src 'none'", f"script-src {own}", f"style-src {_mark(style)}")
+    rules = ("default-src 'none'", f"script-src {' '.join(scripts)}", f"style-src {style}")
     return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
 
 
@@ -118,10 +118,13 @@ def _asset(name: str) -> str:
     return resources.files(__package__).joinpath("assets", name).read_text("utf-8")
 
 
-def _library() -> str:
+@cache
+def _library() -> tuple[str, str]:
+    """The plotting library, packed, and the mark of its code."""
     from plotly.offline import get_plotlyjs
 
-    return str(get_plotlyjs())
+    code = str(get_plotlyjs())
+    return packed(code), _mark(code)
 
 
 def _tab(name: str) -> Html:
