@@ -105,9 +105,12 @@ def _row(run: Run, number: int, pick: Any, shown: set[str], several: bool) -> Ht
 
 
 def _choice(name: str, words: str, chosen: dict[str, str]) -> Html:
-    return element("label", words, element("select", options(chosen), id=name), for_=name)
+    return _field(name, words, element("select", options(chosen), id=name))
 
 
 def _search(name: str, words: str) -> Html:
-    field = void("input", type="search", id=name, autocomplete="off", size=18)
-    return element("label", words, field, for_=name)
+    return _field(name, words, void("input", type="search", id=name, autocomplete="off", size=18))
+
+
+def _field(name: str, words: str, control: Html) -> Html:
+    return element("div", element("label", words, for_=name), control)
