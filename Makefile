@@ -22,6 +22,10 @@ SIDE_BY_SIDE = -n $(TEST_JOBS) --dist loadfile
 # what aac eval takes of ARGS
 EVAL_ARGS = $(filter-out --overwrite,$(ARGS))
 
+# the browser of make test-browser
+CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,\
+	$(shell command -v $(name))))
+
 BIN   := $(VENV)/bin
 AAC   := $(BIN)/aac
 STAMP := $(VENV)/.installed
@@ -29,7 +33,8 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup quickstart models laptop sft reward rl eval bench bench-states base plan-check \
-	device-check lint test test-full test-resume test-server test-laptop clean
+	device-check lint test test-full test-resume test-browser test-server \
+	test-laptop clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -112,13 +117,19 @@ lint: $(STAMP) ## style and types
 	$(BIN)/mypy
 
 test: lint ## lint, types, and all tests but the slow ones
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not full and not server and not resume"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not full and not server and not resume and not browser"
 
-test-full: lint ## everything but make test-server and make test-resume
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not server and not resume"
+test-full: lint ## everything but make test-server, test-resume and test-browser
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not server and not resume and not browser"
 
 test-resume: $(STAMP) ## runs killed at random moments, in one process and in two, end all the same
 	$(BIN)/python -m pytest -m resume tests/resume --durations=10
+
+test-browser: $(STAMP) ## the report's page in a headless Chromium of this machine
+	@test -n "$(CHROMIUM)" || { echo "make test-browser needs Chromium: install it (Debian:" \
+		"apt-get install chromium), or name it with CHROMIUM=/path/to/chromium"; exit 1; }
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,browser]"
+	CHROMIUM="$(CHROMIUM)" $(BIN)/python -m pytest -m browser tests/browser --durations=5
 
 test-server: $(STAMP) ## a model as customer and judge, against a real server on this machine
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,server]"
