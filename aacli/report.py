@@ -13,7 +13,7 @@ from aacli.options import Basics
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="Folders of aac run, aac rl, aac sft or aac train-reward; several lie side by side.",
         show_default=False,
     ),
@@ -48,17 +48,26 @@ def report(
 ) -> None:
     """Write one HTML page of a run, or of several side by side, and show their figures here.
 
-    The page is one file that asks nothing of the network, to open in any browser and to send to
-    others. Overview: success before and after with 95 % intervals, the curves that tell most,
-    alarms. Curves: reward and its components, KL, entropy, clip fraction, explained variance,
-    lengths, time per phase, with the alarms marked. Episodes: a conversation turn by turn, with
-    what each turn was paid, the critic's value and review, the advantage; the actor's exact prompt,
-    the critic's view and the tokens that were trained on are one click away. Audit: the best paid
-    and the most suspicious episodes. Made from: recipe, versions, parents.
+    The page is one file that asks nothing of the network: open it in any browser, send it to
+    anyone. An unfinished run can be reported on, too; run it again for more.
 
-    Read it in this order: does held-out success rise with the reward (if only the reward does, the
-    actor farms it: look at the components); does KL stay low; is explained variance above 0; then
-    read the audited episodes. An unfinished run can be reported on, too: run it again for more.
+    Overview: success before and after with 95 % intervals, the curves that tell most, alarms.
+
+    Curves: reward and its components, KL, entropy, clip fraction, explained variance, lengths, time
+    per phase; alarms are marked on the curves they speak of.
+
+    Episodes: conversations turn by turn, with rewards, the critic's value and review, the
+    advantage. The actor's exact prompt, the critic's view and the tokens that were trained on are
+    one click away.
+
+    Audit: the best paid and the most suspicious episodes of each evaluation, and what was said of
+    them with aac audit.
+
+    Recipe: every setting, versions, parents; of several runs what differs.
+
+    How to read it: does held-out success rise with the reward? If only the reward does, the actor
+    farms it: look at the components and read the audit. Does KL stay low? Is explained variance
+    above 0? Then the critic helps.
     """
     from stages.evaluation.report.command import report_command
     from stages.rl.run import critic_views

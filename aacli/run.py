@@ -70,9 +70,10 @@ def _switches(request: RunRequest, options: StageOptions) -> list[tuple[str, boo
 
 
 def _next(recipe: Path, options: StageOptions, actor: Path) -> list[str]:
-    """Talk to the agent, measure it, watch a task, and the same with data of one's own."""
+    """Look at the run, talk to the agent, measure it, and the same with data of one's own."""
     own = "--set sft.data=dialogues.jsonl --set reward.data=preferences.jsonl"
     return [
+        shlex.join(["aac", "report", str(actor.parent)]),
         typed("chat", recipe, options, actor=actor),
         f"{typed('chat', recipe, options, actor=actor)} --task 0",
         typed("eval", recipe, options, actor=actor),

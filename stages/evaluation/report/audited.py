@@ -38,7 +38,7 @@ def episodes_panel(runs: Sequence[Run], episodes: Sequence[Any], sentences: Sequ
         element("output", id="episode-count", aria_live="polite"),
     ]
     listed = element("ul", id="episode-list", class_="list", aria_label="Episodes")
-    reader = element("div", id="reader", class_="reader", aria_live="polite")
+    reader = element("div", id="reader", class_="reader")
     reading = element("div", listed, reader, class_="reading")
     return joined([*told, element("div", *filters, class_="filters"), reading])
 
