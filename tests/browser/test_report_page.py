@@ -70,17 +70,18 @@ def test_readable_at_any_width_in_either_scheme(name: str, runs: Path, opened: O
     page.quiet()
 
 
-def test_colours_follow_the_scheme_while_the_page_is_open(runs: Path, opened: Open) -> None:
-    page = opened(runs / "whole/report.html")
+def test_what_changes_while_a_tab_is_closed_is_made_good(runs: Path, opened: Open) -> None:
+    page = opened(runs / "whole/report.html", 1600)
     page.drawn()
-    line = page.it.locator(".plot .scatterlayer .trace .lines path").first
-    before = line.evaluate("node => getComputedStyle(node).stroke")
+    line = "document.querySelector('.plot .scatterlayer .trace .lines path')"
+    before = page.it.evaluate(f"() => getComputedStyle({line}).stroke")
+    page.tab("Recipe").click()
+    page.it.set_viewport_size({"width": 400, "height": 900})
     page.it.emulate_media(color_scheme="dark")
-    page.it.wait_for_function(
-        "before => getComputedStyle(document.querySelector("
-        "'.plot .scatterlayer .trace .lines path')).stroke !== before",
-        arg=before,
-    )
+    page.tab("Overview").click()
+    page.it.wait_for_function(f"before => getComputedStyle({line}).stroke !== before", arg=before)
+    page.it.wait_for_function(SETTLED)
+    assert page.it.evaluate(TOO_WIDE) <= 0
     page.quiet()
 
 

@@ -2,6 +2,7 @@
 
 const scheme = window.matchMedia("(prefers-color-scheme: dark)");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/* figure -> the lines that are off, and the width and scheme in which it was drawn. */
 const drawn = new Map();
 let plotly = null;
 
@@ -91,13 +92,14 @@ function layout(chart, shapes) {
 async function draw(figure) {
   const chart = DATA.charts[Number(figure.dataset.chart)];
   const place = figure.querySelector(".plot");
-  const off = drawn.get(figure) ?? new Set();
-  drawn.set(figure, off);
+  const state = drawn.get(figure) ?? { off: new Set() };
+  drawn.set(figure, state);
   try {
     const Plotly = await library();
+    state.drawn = looks(place);
     const { lines, marks } = alarms(chart);
     const options = { displayModeBar: false, responsive: true };
-    await Plotly.react(place, [...traces(chart, off), ...marks], layout(chart, lines), options);
+    await Plotly.react(place, [...traces(chart, state.off), ...marks], layout(chart, lines), options);
   } catch (error) {
     place.classList.add("empty");
     place.textContent = "This browser cannot draw the curves; aac report --png writes pictures.";
@@ -106,11 +108,22 @@ async function draw(figure) {
 }
 
 function toggle(figure, button, place) {
-  const off = drawn.get(figure) ?? new Set();
-  drawn.set(figure, off);
+  const state = drawn.get(figure) ?? { off: new Set() };
+  drawn.set(figure, state);
+  const off = state.off;
   if (!off.delete(place)) off.add(place);
   button.setAttribute("aria-pressed", String(!off.has(place)));
   draw(figure);
+}
+
+const looks = (place) => `${place.clientWidth} ${scheme.matches}`;
+
+/* What changed while a curve was on a closed tab is made good when that opens. */
+function refresh() {
+  for (const [figure, state] of drawn) {
+    const place = figure.querySelector(".plot");
+    if (place.clientWidth && state.drawn !== looks(place)) draw(figure);
+  }
 }
 
 function startCharts() {
@@ -125,5 +138,6 @@ function startCharts() {
       button.addEventListener("click", () => toggle(figure, button, place));
     });
   }
-  scheme.addEventListener("change", () => [...drawn.keys()].forEach(draw));
+  scheme.addEventListener("change", refresh);
+  for (const tab of tabs) panel(tab).addEventListener("shown", refresh);
 }

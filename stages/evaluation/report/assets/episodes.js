@@ -5,8 +5,9 @@ const SOURCES = {
   last: "training, last iteration",
   first: "training, first iteration",
 };
-const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-const plain = (value) => (value < 0 ? "−" : "") + Math.abs(value).toFixed(2);
+const size = (value) => Math.abs(value).toFixed(value && Math.abs(value) < 0.01 ? 3 : 2);
+const signed = (value) => (value < 0 ? "−" : "+") + size(value);
+const plain = (value) => (value < 0 ? "−" : "") + size(value);
 const words = (name) => name.replaceAll("_", " ");
 const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 let EPISODES = [];
