@@ -44,10 +44,15 @@ FAINT = """() => {
   return found;
 }"""
 """Texts whose contrast is below 4.5 (WCAG 2.1, 1.4.3)."""
-SETTLED = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) .plot")]
-  .every((plot) => !plot.checkVisibility() || !plot.querySelector(".main-svg")
-    || plot.querySelector(".main-svg").clientWidth <= plot.clientWidth)"""
-"""Every curve has followed its place."""
+SETTLED = """() => {
+  const ink = getComputedStyle(document.querySelector("footer")).color;
+  return [...document.querySelectorAll("[role=tabpanel]:not([hidden]) .plot")].every((plot) => {
+    const svg = plot.querySelector(".main-svg");
+    const tick = plot.querySelector(".xtick text");
+    return !svg || (svg.clientWidth <= plot.clientWidth && getComputedStyle(tick).fill === ink);
+  });
+}"""
+"""Every curve has followed the width of its place and the scheme."""
 TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 
 
