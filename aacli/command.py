@@ -149,7 +149,7 @@ def _interrupted(stopped: KeyboardInterrupt, options: Basics) -> str:
         return saved
     if not isinstance(options, StageOptions | StudyOptions):
         return "interrupted."
-    return f"interrupted: {saved}; go on with: {going_on(sys.argv[1:], options)}"
+    return f"interrupted: {saved}; {console.GOES_ON}{going_on(sys.argv[1:], options)}"
 
 
 def going_on(words: Sequence[str], options: Basics) -> str:
@@ -189,12 +189,12 @@ def _complain(sentence: str) -> None:
     """
     sentence = printable(" ".join(sentence.split()))
     # A command is to be copied as it stands.
-    sentence += "" if sentence.endswith(".") or "go on with: " in sentence else "."
+    sentence += "" if sentence.endswith(".") or console.GOES_ON in sentence else "."
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if launched() and file:
         Path(file).write_text(json.dumps(_told(sentence)), encoding="utf-8")
         return
-    print(f"aac: {sentence}", file=sys.stderr)
+    console.complain(f"aac: {sentence}")
 
 
 def _told(sentence: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from aacli.options import StageOptions
-from stages.common.console import say
+from stages.common.console import folded, say
 from stages.common.errors import UsageError
 from stages.common.launch import Launch, environment, own_words, typed
 from stages.common.ranks import launched
@@ -35,7 +35,7 @@ def relaunched(options: StageOptions, words: Sequence[str] | None = None) -> boo
         return False
     launch = Launch(options.launch, options.processes, options.hostfile)
     arguments = launch.arguments(own_words(sys.argv[1:] if words is None else words))
-    say(f"launching: {typed(arguments)}")
+    say(f"launching: {folded(typed(arguments), 0)}", whole=True)
     launch.check_reach()
     from stages.common.engine import run_launcher
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aacli.command import emit
 from aacli.options import RecipeOptions, StageOptions
-from stages.common.console import say, show
+from stages.common.console import folded, say, show
 from stages.common.run_folder import RunRequest
 
 
@@ -38,7 +38,7 @@ def figures(summary: Mapping[str, Any]) -> str:
 
 def suggest(*commands: str) -> None:
     """Name the commands a person would type next."""
-    say("next: " + "\n      ".join(commands), whole=True)
+    say("next: " + "\n      ".join(folded(command, 6) for command in commands), whole=True)
 
 
 def typed(command: str, recipe: Path, options: RecipeOptions, **flags: Path | None) -> str:

@@ -31,7 +31,7 @@ from stages.evaluation.run import (
     readiness_check,
 )
 from stages.evaluation.store import Figures, FigureStore, identity
-from stages.evaluation.tables import groups_table, percent, pipeline_table
+from stages.evaluation.tables import BASELINES, groups_table, percent, pipeline_table
 from stages.interaction.player import LoadedActor
 from stages.recipe.models import ActorSection, Recipe
 from stages.rl.run import load_reviewer, review_demonstrations
@@ -216,16 +216,16 @@ class Pipeline:
             measured[how] = self._stored(
                 f"{name}-{how}",
                 [identity(folder), how],
-                partial(self._actor, folder, greedy=how == "greedy"),
+                partial(self._actor, folder, f"{name}, {how}", greedy=how == "greedy"),
             )
         return _short(measured)
 
-    def _actor(self, folder: str, *, greedy: bool) -> Figures:
+    def _actor(self, folder: str, label: str, *, greedy: bool) -> Figures:
         loaded = self._player(folder, self.recipe.evaluation_sampling)
-        return measure_actor(self.tasks, loaded, greedy=greedy)
+        return measure_actor(replace(self.tasks, label=label), loaded, greedy=greedy)
 
     def _fool(self, name: str) -> Figures:
-        return measure_policy(self.tasks, name)
+        return measure_policy(replace(self.tasks, label=BASELINES[name]), name)
 
     def _player(self, folder: str, sampling: ActorSection) -> LoadedActor:
         """The actor of a folder, sampling so; the last one stays loaded."""

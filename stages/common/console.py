@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.progress import (
@@ -21,6 +23,11 @@ from rich.progress import (
 from rich.segment import Segment
 
 from stages.common.live import Board, frame, plain, printable
+
+GOES_ON = "go on with: "
+"""Stands before the command with which an interrupted one goes on."""
+BROKEN, CONTINUED = " \\", 4
+"""What a shell wants at the end of a broken line; columns by which the next is indented."""
 
 
 @dataclass
@@ -97,6 +104,45 @@ def warn(text: str) -> None:
     _print(_err, text)
 
 
+def complain(text: str) -> None:
+    """Show what went wrong on standard error; a command at its end is to be copied."""
+    told, goes_on, command = text.partition(GOES_ON)
+    if goes_on and _err.is_terminal:
+        _print(_err, told + GOES_ON.rstrip())
+        _print(_err, "  " + folded(command, 2), whole=True)
+    else:
+        _print(_err, text)
+
+
+def folded(command: str, indent: int) -> str:
+    """A command for ``say(..., whole=True)``, ``indent`` columns to the right.
+
+    In a terminal it takes as many lines as it needs, broken where a shell lets it be, so that it
+    can be read and be copied; elsewhere it is one line.
+    """
+    if not _out.is_terminal:
+        return command
+    lines: list[str] = []
+    for part in _parts(shlex.split(command)):
+        room = _out.width - indent - len(BROKEN) - (CONTINUED if len(lines) > 1 else 0)
+        if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= room:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    return f"{BROKEN}\n{' ' * (indent + CONTINUED)}".join(lines)
+
+
+def _parts(words: Sequence[str]) -> Iterator[str]:
+    """A command's words, each option with its value."""
+    part: list[str] = []
+    for word in words:
+        if word.startswith("-") and part:
+            yield shlex.join(part)
+            part = []
+        part.append(word)
+    yield shlex.join(part)
+
+
 def ask_for(prompt: str) -> None:
     """Show a prompt; what is typed goes on behind it."""
     _err.print(prompt, end="", soft_wrap=True)
@@ -139,7 +185,8 @@ def hushed() -> Iterator[None]:
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error; yields ``advance(steps=1, note="")``.
+    """A progress bar on standard error; yields ``advance(steps=1, note="")``, which takes parts of
+    a step, too.
 
     Nothing is drawn under ``--quiet`` or where standard error is no terminal.
     """
@@ -162,10 +209,11 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         redirect_stderr=False,
     )
     with bar, _drawing():
-        task = bar.add_task(description, total=total, note="")
+        task, way = bar.add_task(description, total=total, note=""), [0.0]
 
         def advance(steps: float = 1, note: str = "") -> None:
-            bar.update(task, advance=steps, note=note)
+            way[0] += steps
+            bar.update(task, completed=min(round(way[0], 6), total), note=note)
 
         yield advance
 

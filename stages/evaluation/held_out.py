@@ -29,6 +29,8 @@ class HeldOut:
     """Keys the sampling."""
     training: Sequence[Task] = ()
     """A sample of the training tasks: their groups are the seen ones."""
+    label: str = "playing"
+    """Names the progress bar."""
 
     @classmethod
     def of(cls, arena: Arena, *, split: str, episodes: int, seed: int) -> HeldOut:
@@ -52,7 +54,12 @@ class HeldOut:
         """The episodes of every task, in their order; sampling is keyed alike for everyone."""
         key = (self.seed, 0)
         return self.arena.play(
-            self.tasks, policy, key=key, greedy=greedy, count_tokens=count_tokens
+            self.tasks,
+            policy,
+            key=key,
+            greedy=greedy,
+            count_tokens=count_tokens,
+            label=self.label,
         )
 
     def measure_expert(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ PIPELINE_HEADINGS = ("seconds", "sampled", "greedy", "return", "turns", "repeate
 def pipeline_rows(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
     """The rows of ``aac run``'s table, name first: what to compare with, the stages, the sum."""
     compared = [
-        (_BASELINES.get(name, name), DASH, *_row(row)) for name, row in summary["baselines"].items()
+        (BASELINES.get(name, name), DASH, *_row(row)) for name, row in summary["baselines"].items()
     ]
     stages = [
         (
@@ -113,12 +113,13 @@ def pipeline_rows(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
     return [compared, stages, [("all", number(float(summary["seconds"]), 1))]]
 
 
-_BASELINES = {
+BASELINES = {
     "base": "base, zero-shot",
     "null": "says nothing",
     "random": "random calls",
     "most_frequent": "most frequent answer",
 }
+"""How those are called that are measured beside the stages."""
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
 from stages.interaction.environments.base import Demonstrator, Environment, Reset, Task
-from stages.interaction.generation import Policy
+from stages.interaction.generation import Generation, Policy, Request
 from stages.interaction.rewards.audited import audited
 from stages.interaction.rewards.functions import (
     REWARD_FUNCTIONS,
@@ -105,7 +105,7 @@ class Arena:
         share only; ``ranks.gather`` puts them together.
         """
         mine = ranks.share(len(tasks))
-        with progress(label, len(mine)) if label else _unseen() as advance:
+        with _shown(policy, label, len(mine), self.environment) as (policy, on_episode):
             return collect(
                 [tasks[number] for number in mine],
                 indices=mine,
@@ -118,7 +118,7 @@ class Arena:
                 parallel=self.at_once,
                 greedy=greedy,
                 actor_version=actor_version,
-                on_episode=lambda _: advance(),
+                on_episode=on_episode,
                 crew=self.crew(),
             )
 
@@ -215,5 +215,34 @@ def kept(episodes: Sequence[Trajectory], *, blame: type[AacError] = RunError) ->
 
 
 @contextmanager
-def _unseen() -> Iterator[Callable[..., None]]:
-    yield lambda *_: None
+def _shown(
+    policy: Policy, label: str, count: int, environment: Any
+) -> Iterator[tuple[Policy, Callable[[Trajectory], None] | None]]:
+    """The policy, and what to call with each finished episode, so that a bar moves with both."""
+    if not label:
+        yield policy, None
+        return
+    with progress(label, count) as advance:
+        way = _Way(policy, advance, getattr(environment, "max_turns", 1))
+        yield way, way.ended
+
+
+@dataclass
+class _Way:
+    """A policy that tells a bar of its turns: episodes that are played beside each other end
+    beside each other, too, and a bar of whole episodes would stand still and then leap."""
+
+    policy: Policy
+    advance: Callable[..., None]
+    limit: int
+    """Turns of the longest episode; each is that part of the way."""
+
+    def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+        """The policy's replies."""
+        replies = self.policy.generate(requests, greedy=greedy)
+        self.advance(len(requests) / self.limit)
+        return replies
+
+    def ended(self, episode: Trajectory) -> None:
+        """What an episode leaves of its turns is the rest of its way."""
+        self.advance(max(1 - len(episode.turns) / self.limit, 0.0))

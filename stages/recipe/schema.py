@@ -85,6 +85,8 @@ def clean_path(model: type[BaseModel], location: KeyPath, values: Any) -> KeyPat
 def allowed(field: FieldInfo) -> str:
     """What a field allows, in words: ``a number above 0 and at most 1``."""
     kinds = [_kind(member) for member in _members(field.annotation) if member is not NoneType]
+    if several := member_names(field):  # all their keys would fill a screen
+        kinds = [f"a section whose name is one of {', '.join(several)}"]
     text = " or ".join(dict.fromkeys(kinds)) + _range(field.metadata)
     return text + (" or null" if NoneType in _members(field.annotation) else "")
 

@@ -159,9 +159,10 @@ class CriticBaseline:
                 if math.isnan(explained)
                 else f"is {explained:.2f}, not above {least:g}"
             )
+            many = "1 iteration" if limit == 1 else f"{limit} iterations"
             warn(
-                f"the critic's warm-up ends at its limit of {limit} iterations: its explained "
-                f"variance {seen}; see rl.critic.warm_up."
+                f"the critic's warm-up ends at its limit, {many}, though its explained variance "
+                f"{seen}; rl.critic.warm_up.max_iterations gives it more."
             )
 
     def state_dict(self) -> dict[str, Any]:

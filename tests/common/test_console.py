@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 
@@ -143,3 +144,47 @@ def test_progress_bars_are_off_inside_and_as_before_outside():
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
     after = transformers_logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
     assert after == shown
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> None:
+    """The screen is one of 40 columns."""
+    for screen in (console._out, console._err):
+        monkeypatch.setattr(screen, "_force_terminal", True)
+        monkeypatch.setattr(screen, "_width", 40)
+        monkeypatch.setattr(screen, "_height", 20)
+        monkeypatch.setattr(screen, "no_color", True)
+
+
+def joined(shown: str) -> list[str]:
+    """The words of broken lines, as a shell reads them."""
+    return shlex.split(shown.replace("\\\n", ""))
+
+
+COMMAND = "aac run my.yaml --set 'a=[1, 2]' --set rl.iterations=3 --output-dir 'my runs' --quiet"
+
+
+def test_a_command_to_copy_is_broken_where_a_shell_lets_it_be(terminal, capsys):
+    console.say("next: " + console.folded(COMMAND, 6), whole=True)
+    shown = capsys.readouterr().out
+    assert shown == (
+        "next: aac run my.yaml --set 'a=[1, 2]' \\\n"
+        "          --set rl.iterations=3 \\\n"
+        "          --output-dir 'my runs' \\\n"
+        "          --quiet\n"
+    )
+    assert max(map(len, shown.splitlines())) <= 40
+    assert joined(shown.removeprefix("next: ")) == shlex.split(COMMAND)
+
+
+def test_a_command_in_a_pipe_is_one_line(capsys):
+    console.say("next: " + console.folded(COMMAND, 6), whole=True)
+    assert capsys.readouterr().out == f"next: {COMMAND}\n"
+
+
+def test_what_went_wrong_is_wrapped_at_words_and_its_command_kept_whole(terminal, capsys):
+    console.complain(f"aac: interrupted: the state after step 100 is saved; go on with: {COMMAND}")
+    told, command = capsys.readouterr().err.split("go on with:\n")
+    assert told.split() == "aac: interrupted: the state after step 100 is saved;".split()  # noqa: SIM905
+    assert max(map(len, told.splitlines())) <= 40
+    assert joined(command) == shlex.split(COMMAND)

@@ -268,7 +268,7 @@ CASES = (
     Bad(
         "environment without keys",
         "name: d\nmodel: {actor: b}\nenvironment: sql",
-        ("environment = 'sql'", "a section with the keys name"),
+        ("environment = 'sql'", "a section whose name is one of sql"),
     ),
     # overrides
     Bad(

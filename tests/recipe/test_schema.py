@@ -74,7 +74,10 @@ def test_union_messages():
         "house.yaml: pet.name = 'dgo' is not known; expected one of cat, dog; did you mean dog."
     )
     assert "pet.name is missing; expected one of cat, dog" in message({"pet": {}})
-    assert "pet = 3 is not allowed; expected a section" in message({"pet": 3})
+    assert message({"pet": 3}) == (
+        "house.yaml: pet = 3 is not allowed; expected a section whose name is one of cat, dog."
+    )
+    assert "pet is missing; expected a section whose name is one of cat, dog" in message({})
     assert "guest.lives = 0 is not allowed" in message(
         {"pet": {"name": "cat"}, "guest": {"name": "cat", "lives": 0}}
     )
