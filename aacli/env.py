@@ -9,7 +9,7 @@ import typer
 
 from aacli.command import command, emit
 from aacli.options import Basics, RecipeOptions
-from stages.common.console import show
+from stages.common.console import listing
 from stages.common.errors import UsageError
 
 NameOrRecipe = Annotated[
@@ -36,9 +36,9 @@ def list_environments(options: Basics) -> None:
 
     if options.json:
         emit(sorted(ENVIRONMENTS))
-    for name in [] if options.json else sorted(ENVIRONMENTS):
-        about = (ENVIRONMENTS[name][0].__doc__ or "").split("\n\n")[0]
-        show(f"{name:<12} {' '.join(about.split())}")
+        return
+    told = {name: (ENVIRONMENTS[name][0].__doc__ or "").split("\n\n")[0] for name in ENVIRONMENTS}
+    listing({name: " ".join(told[name].split()) for name in sorted(told)})
 
 
 def check(environment: NameOrRecipe, options: RecipeOptions) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,24 +114,39 @@ def _completed(start: Start, name: str | None, *, asks: bool) -> tuple[Start, st
         "environment": "sql",
     }
 
-    def told(question: str, key: str) -> Any:
-        return _ask(question, defaults[key]) if asks else defaults[key]
+    def told(question: str, key: str, take: Callable[[str], Any] = str) -> Any:
+        default = defaults[key]
+        if asks:
+            return _ask(question, default, take)
+        return None if default is None else take(default)
 
     name = name or told("Name of the recipe", "name")
     model = start.model or told("Model to start from (a folder or hub id)", "model")
     if start.environment is None and start.database is None:
-        known = ", ".join(starter.BUILT_IN)
-        world = told(f"World the agent acts in ({known}, or module:Class of yours)", "environment")
-        start = starter.in_world(start, world)
+        if asks:
+            show(f"worlds: {', '.join(starter.BUILT_IN)}, or module:Class of yours")
+        start = told("World the agent acts in", "environment", partial(starter.in_world, start))
     files = {}
     if asks:
         for key, words in (
             ("demonstrations", "File of dialogues to learn from (empty: none)"),
             ("preferences", "File of preferences, chosen against rejected (empty: none)"),
         ):
-            if getattr(start, key) is None and (answer := _ask(words, "")):
-                files[key] = getattr(starter.recognised([answer]), key)
+            if getattr(start, key) is None:
+                files[key] = _ask(words, "", partial(_file, key))
     return replace(start, model=model, **files), _as_name(str(name))
+
+
+def _file(key: str, answer: str) -> Path | None:
+    """The file of an answer, if it is what was asked for. UsageError otherwise."""
+    from stages.evaluation import starter
+
+    if not answer:
+        return None
+    found: Path | None = getattr(starter.recognised([answer]), key)
+    if found is None:
+        raise UsageError(f"{answer} holds no {key}; give another file, or nothing.")
+    return found
 
 
 def _with_questions(start: Start, folder: Path) -> Start:
@@ -164,8 +181,14 @@ def _write(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _ask(question: str, default: str | None) -> str:
-    return str(typer.prompt(question, default=default, show_default=bool(default), err=True))
+def _ask(question: str, default: str | None, take: Callable[[str], Any] = str) -> Any:
+    """What ``take`` makes of the answer; asked again as long as it makes nothing of it."""
+    while True:
+        answer = typer.prompt(question, default=default, show_default=bool(default), err=True)
+        try:
+            return take(str(answer))
+        except UsageError as error:
+            warn(str(error))
 
 
 def _own_name(output: Path | None) -> str | None:

@@ -65,7 +65,7 @@ def plan(
     if options.json:
         emit(tables.as_data(made, rates))
         return
-    say(f"{model.name}: {model.parameters / 1e9:.3g} B weights, {job.weights.learned:,} learn")
+    say(f"{model.name}: {model.parameters:,} weights, of which {job.weights.learned:,} learn")
     show(tables.component_table(made, "rl"))
     show(tables.peak_table(made))
     for line in tables.verdict(made) + tables.time_lines(made, rates):

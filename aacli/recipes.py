@@ -45,8 +45,8 @@ def list_recipes(options: Basics, folder: Folder = Path("recipes")) -> None:
     rows = [{"path": str(p), "purpose": _purpose(p)} for p in sorted(folder.rglob("*.yaml"))]
     if options.json:
         emit(rows)
-    for row in [] if options.json else rows:
-        console.show(f"{row['path']:<32}  {row['purpose']}")
+    else:
+        console.listing({row["path"]: row["purpose"] for row in rows})
 
 
 def show(recipe: RecipePath, options: RecipeOptions, plain: Plain = False) -> None:

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COLUMNS, LINES = 80, 40
+ASKS = ("> ", ": ", "? ")
+"""How a line ends that waits for a person."""
 
 
 class Terminal:
@@ -54,11 +56,12 @@ class Terminal:
             self.styled[self.row] = ""
 
 
-def shown(command: Sequence[str], folder: Path, *, typed: str = "") -> Iterator[str | int]:
+def shown(command: Sequence[str], folder: Path, typed: Sequence[str] = ()) -> Iterator[str | int]:
     """Run a command on a pseudo-terminal: what it shows, piece by piece, then its exit code.
 
-    ``typed``: what is typed beforehand.
+    ``typed``: a line for each time it asks; then the end of input.
     """
+    lines = [*(f"{line}\n" for line in typed), "\x04"]
     main, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -68,14 +71,17 @@ def shown(command: Sequence[str], folder: Path, *, typed: str = "") -> Iterator[
         stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, close_fds=True,
     )  # fmt: skip
     os.close(child)
-    os.write(main, typed.encode())
-    rest = b""
+    rest, line = b"", ""
     while piece := _read(main):
         rest += piece
         whole = rest.decode(errors="ignore")  # a character may be cut in two
         if whole.encode() == rest:
             rest = b""
             yield whole
+            line = (line + CONTROL.sub("", whole)).rpartition("\n")[2]
+            if lines and line.endswith(ASKS):
+                os.write(main, lines.pop(0).encode())
+                line = ""
     os.close(main)
     yield process.wait()
 
@@ -88,12 +94,12 @@ def _read(main: int) -> bytes:
 
 
 def in_terminal(
-    folder: Path, *words: str, program: str | None = None, typed: str = ""
+    folder: Path, *words: str, program: str | None = None, typed: Sequence[str] = ()
 ) -> tuple[int, Terminal]:
     """Run ``aac`` with these words, or a program of Python; its exit code and the screen."""
     start = ["-m", "aacli"] if program is None else ["-c", program]
     screen, code = Terminal(), -1
-    for piece in shown([sys.executable, *start, *words], folder, typed=typed):
+    for piece in shown([sys.executable, *start, *words], folder, typed):
         if isinstance(piece, int):
             code = piece
         else:

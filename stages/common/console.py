@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any, cast
@@ -12,6 +12,7 @@ from typing import IO, Any, cast
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Column, Table
 
 from stages.common.live import Board, frame, plain, printable
 
@@ -93,6 +95,21 @@ def show(text: Any, *, whole: bool = False) -> None:
     """
     if not (_settings.quiet and _settings.json):
         _print(_err if _settings.json else _out, text, whole=whole)
+
+
+def listing(entries: Mapping[str, str]) -> None:
+    """Show names and what each is: side by side where the names leave room for it, in a terminal
+    with long names one below the other."""
+    name_width = max(map(cell_len, entries), default=0)
+    if _out.is_terminal and name_width > _out.width // 3:
+        for name, about in entries.items():
+            show(name)
+            show(Padding(about, (0, 0, 0, 2)))
+        return
+    for name, about in entries.items():
+        row = Table.grid(Column(width=name_width), Column(), padding=(0, 2, 0, 0))
+        row.add_row(name, about)
+        show(row if _out.is_terminal else f"{name:<{name_width}}  {about}".rstrip())
 
 
 def warn(text: str) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 from stages.common.console import show
 from stages.common.live import printable
 from stages.common.seeding import set_threads
+from stages.common.titled import TitledTable
 from stages.evaluation.duel import Divergence, divergences, duel, paired
 from stages.evaluation.held_out import HeldOut
 from stages.evaluation.run import Reviewers, held_out, no_reviewers, player
@@ -81,8 +82,7 @@ def counts_table(result: Mapping[str, Any]) -> Table:
 
 def divergence_table(row: Mapping[str, Any]) -> Table:
     """One diverging turn, the two side by side."""
-    table = Table(title=f"{row['goal']} ({row['kind']}, turn {row['turn'] + 1})")
-    table.title_justify, table.title_style = "left", "bold"
+    table = TitledTable(title=f"{row['goal']} ({row['kind']}, turn {row['turn'] + 1})")
     for name in ("a", "b"):
         verdict = "right" if row[name]["success"] else "wrong"
         header = f"{name.upper()}: {verdict} after {row[name]['turns']} turns"

@@ -115,8 +115,16 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def in_world(start: Start, world: str | None) -> Start:
-    """The start with this world: a built-in one's name, or ``module:name`` of a person's own."""
+    """The start with this world: a built-in one's name, or ``module:name`` of a person's own.
+
+    UsageError for a world that is not known.
+    """
     kind = entry_kind(world) if world and ":" in world else ""
+    if world is not None and not kind and world not in BUILT_IN:
+        raise UsageError(
+            f"environment {world!r} is not known; expected one of {', '.join(BUILT_IN)}, or "
+            "module:Class of your own."
+        )
     return replace(start, environment=world, kind=kind)
 
 
@@ -303,7 +311,7 @@ def _scalar(text: str) -> str:
 
 
 def check_start(start: Start) -> None:
-    """Raises UsageError for what cannot be written: no model, an unknown world, odd pairs."""
+    """Raises UsageError for what cannot be written: no model, odd pairs."""
     if not start.model:
         raise UsageError(
             "no model is named; give --model with a Hugging Face folder or hub id, such as "
@@ -316,9 +324,4 @@ def check_start(start: Start) -> None:
         raise UsageError(
             f"{start.database} is a database to ask questions about, which is the world sql, but "
             f"{named} is named, too; leave out one of them."
-        )
-    if named is not None and not start.kind and named not in BUILT_IN:
-        raise UsageError(
-            f"environment {named!r} is not known; expected one of {', '.join(BUILT_IN)}, or "
-            "module:Class of your own."
         )

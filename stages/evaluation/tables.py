@@ -9,6 +9,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from stages.common.titled import TitledTable
+
 DASH = "–"
 
 _RATES = {
@@ -157,9 +159,7 @@ def _share(part: Mapping[str, Any] | None) -> str:
 
 def plain_table(title: str, first: str, *others: str) -> Table:
     """A table in the style of all reports: names at the left, figures at the right."""
-    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
-    table.box = box.SIMPLE_HEAD
-    table.caption_justify, table.caption_style = "left", ""
+    table = TitledTable(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, no_wrap=True)
     for heading in others:
         table.add_column(heading, justify="right")

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from stages.common.titled import TitledTable
 from stages.memory.budget import Budget
 from stages.memory.plan import GIB, USABLE, Plan, changes
 from stages.memory.strategies import STRATEGIES, Strategy
@@ -24,7 +25,7 @@ NO_PROBE = (
 def component_table(plan: Plan, stage: str) -> Table:
     """Every component of a stage on one device, each where it is largest."""
     budgets = plan.budgets[stage]
-    table = Table(title=f"{stage}: memory of each device", box=None, title_justify="left")
+    table = TitledTable(title=f"{stage}: memory of each device", box=None)
     table.add_column("")
     for strategy in strategies(plan):
         table.add_column(_head(plan, strategy), justify="right")
@@ -45,7 +46,7 @@ def peak_table(plan: Plan) -> Table:
     """Peak of every stage under every strategy, and whether all stages fit."""
     memory = plan.gpu_memory / GIB
     title = f"peak of each stage on each device ({memory:g} GiB, {USABLE:.0%} of it usable)"
-    table = Table(title=title, box=None, title_justify="left")
+    table = TitledTable(title=title, box=None)
     table.add_column("")
     for strategy in strategies(plan):
         table.add_column(_head(plan, strategy), justify="right")
@@ -115,6 +116,8 @@ def readable(size: float) -> str:
     """Bytes in GiB, or in MiB below one."""
     if size == 0:
         return "–"
+    if size < 2**19:
+        return "< 1 MiB"
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
 
 

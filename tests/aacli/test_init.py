@@ -130,10 +130,14 @@ def test_a_world_of_ones_own_may_be_given_as_the_environment(place, aac):
 
 def test_in_a_terminal_it_asks_for_what_is_missing(place, monkeypatch):
     monkeypatch.setattr(command, "_asks", lambda yes: not yes)
-    answers = "chosen name\nmodel\nstarter_worlds:Doors\ntalks.jsonl\n\n"
-    made = CliRunner().invoke(app, ["init"], input=answers)
+    answers = ["chosen name", "model", "sqll", "starter_worlds:Doors", "no.jsonl", "talks.jsonl"]
+    made = CliRunner().invoke(app, ["init"], input="\n".join([*answers, "talks.jsonl", "", ""]))
     assert made.exit_code == 0, made.stderr
     assert "Name of the recipe [my-work]" in made.stderr
+    # What is of no use is said and asked again.
+    assert "environment 'sqll' is not known" in made.stderr
+    assert "no.jsonl does not exist" in made.stderr
+    assert "talks.jsonl holds no preferences" in made.stderr
     recipe = read("chosen-name.yaml")
     assert recipe["environment"]["trl"] == "starter_worlds:Doors"
     assert recipe["sft"]["data"] == "talks.jsonl" and "data" not in recipe["reward"]

@@ -188,3 +188,14 @@ def test_what_went_wrong_is_wrapped_at_words_and_its_command_kept_whole(terminal
     assert told.split() == "aac: interrupted: the state after step 100 is saved;".split()  # noqa: SIM905
     assert max(map(len, told.splitlines())) <= 40
     assert joined(command) == shlex.split(COMMAND)
+
+
+def test_a_listing_is_never_wrapped_to_the_first_column(terminal, capsys):
+    console.listing({"short": "what it is, in rather more words than one line holds", "b": "b"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:7] for line in lines] == ["short  ", "       ", "b      "]
+    long = "recipes/with/a/long/name.yaml"
+    console.listing({long: "what it is, in rather more words than one line holds"})
+    name, *about = capsys.readouterr().out.splitlines()
+    assert name == long and len(about) == 2 and all(line.startswith("  ") for line in about)
+    assert max(map(len, (name, *about))) <= 40
