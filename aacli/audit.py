@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from aacli.command import command, emit
 from aacli.options import Basics
+from stages.common.console import say
 from stages.common.errors import UsageError
 
 Run = Annotated[
@@ -62,13 +65,21 @@ def audit(
         raise UsageError("--turns and --note go with a verdict; give --verdict good or bad.")
     if verdict is not None and ask:
         raise UsageError("--verdict says it and --ask asks for it; give one of them.")
+    asked = (sys.stdin.isatty() and not options.json) if ask is None else ask
     result = audit_command(
-        run,
-        pick=pick,
-        verdict=verdict,
-        turns=turn_numbers(turns),
-        note=note,
-        ask=(sys.stdin.isatty() and not options.json) if ask is None else ask,
+        run, pick=pick, verdict=verdict, turns=turn_numbers(turns), note=note, ask=asked
     )
     if options.json:
         emit(result)
+    elif verdict or asked:
+        _tell(result)
+
+
+def _tell(result: Mapping[str, Any]) -> None:
+    """Where the verdicts are, and what is done with those that are bad."""
+    said = [row["verdict"] for row in result["picks"] if row["verdict"]]
+    say(f"{len(said)} of {len(result['picks'])} have a verdict, kept in {result['verdicts']}")
+    if "bad" in said:
+        say("to have the bad ones fined, add to the next aac rl:")
+        say("  " + shlex.join(["--set", f"rl.rewards.audited.verdicts={result['verdicts']}"]),
+            whole=True)  # fmt: skip

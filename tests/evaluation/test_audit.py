@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from aacli.app import app
 from stages.common.errors import UsageError
 from stages.evaluation.audit import picks, read_picks, run_folder, write_picks
 from stages.evaluation.verdicts import audit_command, turn_numbers
 from stages.interaction.rewards.audited import Audited, marked_bad
 from stages.interaction.rewards.mix import RewardMix
 from stages.interaction.trajectory import Trajectory
+from stages.recipe.load import load_recipe
 
 Episode = Callable[..., Trajectory]
 MIX = RewardMix()
@@ -190,3 +194,14 @@ def test_a_file_that_holds_no_verdicts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"5-0": {"verdict": "bad"}}')
     with pytest.raises(UsageError, match=r"no verdicts\.json of aac audit"):
         marked_bad(tmp_path / "x.json")
+
+
+def test_the_command_says_where_verdicts_are_and_what_to_do_with_bad_ones(run: Path) -> None:
+    good = CliRunner().invoke(app, ["audit", str(run), "--pick", "10-1", "--verdict", "good"])
+    assert good.stdout == f"1 of 1 have a verdict, kept in {run}/audit/verdicts.json\n"
+    bad = CliRunner().invoke(app, ["audit", str(run), "--pick", "5-0", "--verdict", "bad"])
+    words = shlex.split(bad.stdout.splitlines()[-1])
+    assert words == ["--set", f"rl.rewards.audited.verdicts={run}/audit/verdicts.json"]
+    smoke = Path(__file__).parents[2] / "recipes/smoke.yaml"
+    fined = load_recipe(smoke, [words[1]]).rl.rewards.audited
+    assert fined is not None and fined.verdicts == run / "audit/verdicts.json"
