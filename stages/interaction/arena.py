@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 from stages.common.console import progress
 from stages.common.errors import AacError, RunError, UsageError
@@ -15,8 +16,8 @@ from stages.common.seeding import derived_seed
 from stages.interaction.crew import Crew
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments import make_environment, needs_person
-from stages.interaction.environments.base import Demonstrator, Environment, Reset, Task
-from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.environments.base import Demonstrator, Environment, Reset, Step, Task
+from stages.interaction.generation import Policy
 from stages.interaction.rewards.audited import audited
 from stages.interaction.rewards.functions import (
     REWARD_FUNCTIONS,
@@ -28,7 +29,7 @@ from stages.interaction.rewards.relevance import off_topic
 from stages.interaction.rollout import Reviewer, collect
 from stages.interaction.states import StateOptions, StateProcessor, build_state
 from stages.interaction.states.base import CountTokens, content_bytes
-from stages.interaction.trajectory import Message, Trajectory
+from stages.interaction.trajectory import Action, Message, Trajectory
 
 _BYTES_PER_TOKEN = 4
 TRAIN_TASKS = 3
@@ -105,11 +106,11 @@ class Arena:
         share only; ``ranks.gather`` puts them together.
         """
         mine = ranks.share(len(tasks))
-        with _shown(policy, label, len(mine), self.environment) as (policy, on_episode):
+        with self._shown(label, len(mine)) as (make_environment, on_episode):
             return collect(
                 [tasks[number] for number in mine],
                 indices=mine,
-                make_environment=self.make_environment,
+                make_environment=make_environment,
                 make_state=self.states(count_tokens),
                 policy=policy,
                 reviewer=self.reviewer,
@@ -121,6 +122,23 @@ class Arena:
                 on_episode=on_episode,
                 crew=self.crew(),
             )
+
+    @contextmanager
+    def _shown(
+        self, label: str, count: int
+    ) -> Iterator[tuple[Callable[[], Environment], Callable[[Trajectory], None] | None]]:
+        """What makes an environment, and what to call with each finished episode, so that a bar
+        moves with both; no bar without a ``label``."""
+        if not label:
+            yield self.make_environment, None
+            return
+        with progress(label, count) as advance:
+            way = _Way(advance, getattr(self.environment, "max_turns", 1))
+
+            def counted() -> Environment:
+                return cast(Environment, _Counted(self.make_environment(), way.turn))
+
+            yield counted, way.ended
 
     def demonstrate(
         self, tasks: Sequence[Task], *, seed: int, count_tokens: CountTokens = about
@@ -214,35 +232,45 @@ def kept(episodes: Sequence[Trajectory], *, blame: type[AacError] = RunError) ->
     return whole
 
 
-@contextmanager
-def _shown(
-    policy: Policy, label: str, count: int, environment: Any
-) -> Iterator[tuple[Policy, Callable[[Trajectory], None] | None]]:
-    """The policy, and what to call with each finished episode, so that a bar moves with both."""
-    if not label:
-        yield policy, None
-        return
-    with progress(label, count) as advance:
-        way = _Way(policy, advance, getattr(environment, "max_turns", 1))
-        yield way, way.ended
-
-
-@dataclass
 class _Way:
-    """A policy that tells a bar of its turns: episodes that are played beside each other end
-    beside each other, too, and a bar of whole episodes would stand still and then leap."""
+    """How far a bar has come, told by turns: episodes that are played beside each other end beside
+    each other, too, and a bar of whole episodes would stand still and then leap."""
 
-    policy: Policy
-    advance: Callable[..., None]
-    limit: int
-    """Turns of the longest episode; each is that part of the way."""
+    def __init__(self, advance: Callable[..., None], limit: int) -> None:
+        """``limit``: turns of the longest episode; each is that part of an episode's way."""
+        self._advance, self._limit = advance, limit
+        self._lock = Lock()  # environments take their steps in threads
+        self._turns = self._episodes = 0
+        self._told = 0.0
 
-    def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
-        """The policy's replies."""
-        replies = self.policy.generate(requests, greedy=greedy)
-        self.advance(len(requests) / self.limit)
-        return replies
+    def turn(self) -> None:
+        """A turn was played."""
+        self._move(turns=1)
 
     def ended(self, episode: Trajectory) -> None:
-        """What an episode leaves of its turns is the rest of its way."""
-        self.advance(max(1 - len(episode.turns) / self.limit, 0.0))
+        """The rest of an episode's way."""
+        self._move(episodes=1, turns=-len(episode.turns))
+
+    def _move(self, *, episodes: int = 0, turns: int) -> None:
+        with self._lock:
+            self._episodes += episodes
+            self._turns += turns
+            now = self._episodes + self._turns / self._limit
+            self._advance(now - self._told)
+            self._told = now
+
+
+class _Counted:
+    """An environment whose steps are counted."""
+
+    def __init__(self, environment: Environment, count: Callable[[], None]) -> None:
+        self._environment, self._count = environment, count
+
+    def step(self, action: Action) -> Step:
+        """As the environment does."""
+        step = self._environment.step(action)
+        self._count()
+        return step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
