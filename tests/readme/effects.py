@@ -39,7 +39,8 @@ def quickstart(folder: Path, result: Any) -> None:
     finished(*ALL_STAGES)(folder, result)
     for words in ("base, zero-shot", "most frequent answer", "repeated", "groups never seen"):
         assert words in result.stdout
-    assert f"next: aac chat {Q}" in result.stdout
+    assert "next: aac report runs/quickstart" in result.stdout
+    assert f"aac chat {Q}" in result.stdout
 
 
 def stage(under: str, **keys: Any) -> Effect:

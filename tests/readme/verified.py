@@ -110,9 +110,19 @@ def recipe(name: str, *stages: str, small: tuple[str, ...] = (), **more: Any) ->
     return Run(finished(*stages, under=under), (*kept, *small), full=True, story=name, **more)
 
 
-LAPTOP = ("model.actor=base", "reward.base=sft", "rl.critic.trunk=light", "rl.critic.frozen=false",
-          "model.dtype=float32", "rl.actor.lora_layers=null", "rl.critic.view.state=true",
-          "state.max_tokens=640")  # fmt: skip
+WATCHFUL = ("rl.evaluate_every=1",)
+ALONE = ("rl.rewards.reward_model=0",)
+"""Two steps of SFT leave an actor whose replies nobody could rank."""
+LAPTOP = (
+    "model.actor=recipes/base",
+    "model.dtype=float32",
+    "reward.base=sft",
+    "rl.critic.trunk=light",
+    "rl.critic.frozen=false",
+    "rl.critic.view.state=true",
+    "rl.actor.lora_layers=null",
+)
+"""A model that is here in the place of those that are not."""
 SCALE = ("tests/recipe/test_scale.py::test_a_dry_run_passes_on_a_small_model", ("--dry-run",))
 WATCHED = (
     f"aac rl {Q} --sft runs/quickstart/sft --no-reward --output-dir runs/watched/rl"
@@ -131,7 +141,9 @@ PLAYED = ("evaluation.episodes=2", "environment.max_turns=4", "threads=1")
 VERIFIED: Mapping[str, How] = {
     # README: two commands
     "make quickstart": Made((f"aac run {Q}",)),
-    "make test": Made(("ruff check", "mypy", '-m "not full and not server')),
+    "make test": Made(
+        ("ruff check", "mypy", '-m "not full and not server and not resume and not browser"')
+    ),
     "make setup": Made(("-m venv", "pip install")),
     RUN: Run(quickstart, SMALL),
     "aac report runs/quickstart": Run(
@@ -149,7 +161,10 @@ VERIFIED: Mapping[str, How] = {
     # README: own model, data, environment
     "aac run my.yaml --dry-run": Run(dry, ("sft.demonstrations=8",), story="dry"),
     "aac run my.yaml": Run(
-        finished(*ALL_STAGES, under="runs/my-agent"), SMALL, story="model", full=True
+        finished(*ALL_STAGES, under="runs/my-agent"),
+        (*SMALL, "reward.data=preferences.jsonl"),
+        story="model",
+        full=True,
     ),
     "aac init dialogues.jsonl preferences.jsonl --model path/to/your-model": Run(
         written("data.yaml", "dialogues.jsonl", "preferences.jsonl", "path/to/your-model"),
@@ -202,7 +217,8 @@ VERIFIED: Mapping[str, How] = {
         "tests/test_adapters.py::test_the_merged_folder_is_the_adapters_forward", ("export",)
     ),
     "make test-resume": Made(("pytest -m resume tests/resume",)),
-    "make test-full": Made(("ruff check", '-m "not server and not resume"')),
+    "make test-full": Made(("ruff check", '-m "not server and not resume and not browser"')),
+    "make test-browser": Made(("-m browser tests/browser",)),
     "make test-server": Made(("dev,server", "pytest -m server tests/server")),
     "make base": Made(("-m stages.pretraining.run --output recipes/base",)),
     'make setup PIP_ARGS="--find-links wheels/"': Made(("--find-links wheels/",)),
@@ -269,10 +285,10 @@ VERIFIED: Mapping[str, How] = {
     "make sft reward rl RECIPE=recipes/smoke.yaml": Made(
         tuple(f"aac {name} recipes/smoke.yaml" for name in ("sft", "train-reward", "rl"))
     ),
-    "aac run recipes/hackable.yaml": recipe("hackable", "sft", "rl"),
+    "aac run recipes/hackable.yaml": recipe("hackable", "sft", "rl", small=WATCHFUL),
     "aac run recipes/hackable.yaml --output-dir runs/hacked --set rl.keep=last"
     " --set rl.monitor.reward_hacking=warn --set rl.monitor.repetition=warn"
-    " --set rl.monitor.out_of_budget=warn": recipe("hacked", "sft", "rl"),
+    " --set rl.monitor.out_of_budget=warn": recipe("hacked", "sft", "rl", small=WATCHFUL),
     "aac audit runs/hackable/rl": Run(
         said("picked: "),
         None,
@@ -285,16 +301,18 @@ VERIFIED: Mapping[str, How] = {
     "aac run recipes/service.yaml": recipe("service", "sft", "rl"),
     "aac run recipes/service.yaml --seed 1": recipe("service", "sft", "rl", more=("--overwrite",)),
     "aac chat recipes/service.yaml": Run(
-        said("turns"),
+        said("You are a customer", "agent: "),
         PLAYED,
         story="service",
         keys="hello\nexit\n",
         full=True,
         needs=("aac run recipes/service.yaml",),
     ),
-    "aac run recipes/code.yaml": recipe("code", *ALL_STAGES),
-    "aac run recipes/code.yaml --seed 1": recipe("code", *ALL_STAGES, more=("--overwrite",)),
-    "aac run recipes/laptop-easy.yaml": recipe("laptop-easy", *ALL_STAGES, small=LAPTOP),
+    "aac run recipes/code.yaml": recipe("code", "sft", "rl", small=ALONE),
+    "aac run recipes/code.yaml --seed 1": recipe(
+        "code", "sft", "rl", small=ALONE, more=("--overwrite",)
+    ),
+    "aac run recipes/laptop-easy.yaml": recipe("laptop-easy", "sft", "rl", small=(*LAPTOP, *ALONE)),
     "make models": Made(("-m stages.pretraining.packaged",)),
     "make laptop": Made(("-m stages.pretraining.packaged", "aac run recipes/laptop.yaml")),
     "make test-laptop": Made(("aac run recipes/laptop-smoke.yaml",)),
