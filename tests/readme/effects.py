@@ -28,7 +28,7 @@ def finished(*stages: str, under: str = "runs/quickstart") -> Effect:
             manifest = read_manifest(root / name)
             assert manifest.stage == name
             assert set(manifest.parents) == set(stages[: stages.index(name)])
-            assert (root / name / "model.safetensors").is_file()
+            assert list((root / name).glob("*model.safetensors"))  # or adapters alone
         assert list(json.loads((root / "summary.json").read_text())["stages"]) == [*stages]
 
     return effect

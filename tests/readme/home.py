@@ -33,6 +33,7 @@ SMALL = (
     "rl.iterations=1",
     "rl.episodes=4",
     "rl.evaluate_every=0",
+    "rl.actor.max_new_tokens=48",
     "rl.evaluation_episodes=2",
     "rl.critic.steps=2",
     "rl.critic.batch_size=4",

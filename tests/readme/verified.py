@@ -136,7 +136,12 @@ OFFLINE = (
 OWN_SFT = "aac sft my.yaml --set sft.data=dialogues.jsonl"
 OWN_REWARD = "aac train-reward my.yaml --set reward.data=preferences.jsonl"
 ACTOR = "--actor runs/quickstart/rl"
-PLAYED = ("evaluation.episodes=2", "environment.max_turns=4", "threads=1")
+PLAYED = (
+    "threads=1",
+    "environment.max_turns=4",
+    "evaluation.episodes=2",
+    "rl.actor.max_new_tokens=48",
+)
 
 VERIFIED: Mapping[str, How] = {
     # README: two commands
