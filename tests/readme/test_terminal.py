@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from tests.readme.documents import ROOT
 from tests.readme.home import SMALL
-from tests.readme.picture import at, svg
+from tests.readme.picture import at, main, svg
 from tests.terminal import CONTROL, shown
 
 FOREIGN = re.compile(r"warn|site-packages|huggingface|deprecat|traceback|\[rank|torch\.", re.I)
@@ -72,3 +72,14 @@ def test_a_picture_is_drawn_of_it(seen, tmp_path: Path):
     assert "http" not in drawn.replace("http://www.w3.org/", "") and "@font-face" not in drawn
     assert drawn.startswith("<svg") and len(drawn) < 200_000
     assert "stage&#160;3&#160;of&#160;3" in drawn
+
+
+def test_a_picture_is_made_by_the_command_that_is_shown(tmp_path: Path):
+    """At a moment, whatever comes after it; the exit code is the command's."""
+    program = "print('\\x1b[36mbefore\\x1b[0m <1>'); print('now'); print('after'); exit(3)"
+    out = tmp_path / "picture.svg"
+    assert main(str(out), "before", sys.executable, "-c", program) == 3
+    drawn = out.read_text()
+    assert "before" in drawn and "&lt;1&gt;" in drawn and "fill: #39c5cf" in drawn
+    with pytest.raises(SystemExit, match="'never' was never on the screen"):
+        main(str(out), "never", sys.executable, "-c", program)
