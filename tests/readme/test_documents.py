@@ -165,5 +165,6 @@ def test_pictures_are_small_and_ask_for_nothing():
         if path.suffix == ".svg":
             text = path.read_text().replace("http://www.w3.org/", "")
             assert "http" not in text and "@import" not in text and "<script" not in text
-    shown = {Path(link).name for link in README.links if "recipes/pictures/" in link}
+    links = [link for document in DOCUMENTS for link in document.links]
+    shown = {Path(link).name for link in links if "pictures/" in link}
     assert shown == {path.name for path in PICTURES.iterdir()}
