@@ -31,10 +31,11 @@ from stages.evaluation.run import (
     readiness_check,
 )
 from stages.evaluation.store import Figures, FigureStore, identity
+from stages.evaluation.supervise import Supervision, supervised
 from stages.evaluation.tables import BASELINES, groups_table, percent, pipeline_table
 from stages.interaction.player import LoadedActor
 from stages.recipe.models import ActorSection, Recipe
-from stages.rl.run import load_reviewer, review_demonstrations
+from stages.rl.run import load_reviewer, load_supervisor, review_demonstrations
 
 PARENTS: Mapping[str, tuple[str, ...]] = {"sft": (), "reward": ("sft",), "rl": ("sft", "reward")}
 """Stages in their order, and the stages each is built on."""
@@ -66,6 +67,12 @@ def trained_player(
     ``sampling``: how it samples, by default as in evaluations.
     """
     return player(recipe, folder, load_reviewer, sampling=sampling)
+
+
+def supervised_player(recipe: Recipe, folder: str, wish: Supervision | None) -> LoadedActor:
+    """The same under supervision; None: alone. UsageError for a supervisor that cannot do it."""
+    actor = trained_player(recipe, folder)
+    return actor if wish is None else supervised(actor, wish, load_supervisor)
 
 
 StageRunner = Callable[[str, Recipe, RunRequest], Figures]

@@ -30,6 +30,7 @@ from stages.evaluation.run import held_out, measure_actor
 from stages.evaluation.store import Figures, FigureStore, identity
 from stages.pipeline import measured_under, stage_function, trained_player
 from stages.study.plan import Job
+from stages.study.watching import Watched, watch
 
 
 class Task(Protocol):
@@ -58,14 +59,19 @@ class Performer:
     workers: int = 1
 
     def __call__(self, job: Job) -> float:
-        """Run the stage unless it is finished, measure an RL actor; returns the seconds it took."""
+        """Run the stage unless it is finished, measure an RL actor, or play one that is watched;
+        returns the seconds it took."""
         start = time.perf_counter()
         threads = threads_each(job.recipe.threads, self.workers, os.cpu_count() or 1)
         recipe = job.recipe.model_copy(update={"threads": threads})
         with hushed(), quiet_libraries(None):
+            if isinstance(job, Watched):
+                set_threads(threads)
+                watch(job, anew=self.overwrite)
+                return time.perf_counter() - start
             if self.overwrite or not is_finished(job.folder):
                 request = RunRequest(
-                    job.folder, self.overwrite, self.resume, quiet=True, parents=job.parents
+                    job.folder, self.overwrite, self.resume, quiet=True, parents=job.handed
                 )
                 stage_function(job.stage)(recipe, request)
             if job.stage == "rl":
@@ -96,7 +102,7 @@ def all_finished(job: Job) -> bool:
 
 def rehearse(job: Job) -> None:
     """Let a job's stage check its input; nothing is trained or written. Raises UsageError."""
-    request = RunRequest(job.folder, dry_run=True, overwrite=True, parents=job.parents)
+    request = RunRequest(job.folder, dry_run=True, overwrite=True, parents=job.handed)
     try:
         with hushed(), quiet_libraries(None):
             stage_function(job.stage)(job.recipe, request)

@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from stages.common.errors import UsageError
-from stages.common.manifest import Manifest, fingerprint, verify_parent
+from stages.common.errors import HandoffError, UsageError
+from stages.common.manifest import Manifest, content_hash, fingerprint, verify_parent
 from stages.common.run_folder import is_finished
 from stages.pipeline import SECTIONS, check_finished
 from stages.recipe.load import load_recipe
 from stages.recipe.models import Recipe
-from stages.study.study import AFTER, Study, override_texts
+from stages.study.study import AFTER, FROM_OTHERS, WARM_START, Study, override_texts
 
 DEPENDS: Mapping[str, tuple[str, ...]] = {
     "sft": SECTIONS["sft"],
@@ -39,6 +39,9 @@ DEPENDS: Mapping[str, tuple[str, ...]] = {
 OF_REVIEWS = ("rl.critic", "rl.rewards.weights", "rl.rewards.dense_cap", "rl.ppo.discount")
 """What SFT depends on, too, where its demonstrations show reviews."""
 
+CRITIC = "critic"
+"""The parent that lends its critic, and the folder of the critic in it."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -52,11 +55,18 @@ class Job:
     label: str
     """For people: ``seed 0, full``."""
 
+    @property
+    def handed(self) -> dict[str, Path]:
+        """The parents as the stage takes them: of the run that lends its critic, that alone."""
+        return {n: p / CRITIC if n == CRITIC else p for n, p in self.parents.items()}
+
 
 @dataclass(frozen=True)
 class Plan:
     """The jobs in an order in which parents come first, and the RL job of each variant and seed."""
 
+    base: Recipe
+    """The recipe without variants."""
     jobs: Sequence[Job]
     runs: Mapping[tuple[str, int], Job]
 
@@ -71,16 +81,16 @@ def recipes(study: Study, overrides: Sequence[str] = ()) -> tuple[Recipe, dict[s
     base = load_recipe(study.recipe, common)
     variants: dict[str, Recipe] = {}
     for name, changes in study.variants.items():
-        own = {path: value for path, value in changes.items() if path != AFTER}
+        own = {path: value for path, value in changes.items() if path not in FROM_OTHERS}
         try:
             recipe = load_recipe(study.recipe, [*common, *override_texts(own)])
         except UsageError as error:
             raise UsageError(f"variant {name}: {error}") from None
-        start = changes.get(AFTER)
         same = [
             other
             for other, known in variants.items()
-            if known == recipe and study.variants[other].get(AFTER) == start
+            if known == recipe
+            and all(study.variants[other].get(key) == changes.get(key) for key in FROM_OTHERS)
         ]
         if same:
             raise UsageError(
@@ -104,12 +114,12 @@ def build_plan(
     runs: dict[tuple[str, int], Job] = {}
     for seed in study.seeds:
         for name, recipe in variants.items():
-            before = study.variants[name].get(AFTER)
-            start = None if before is None else runs[before, seed].folder
-            own = recipe.model_copy(update={"seed": seed})
-            runs[name, seed] = planner.add(name, own, start)
+            changes, own = study.variants[name], recipe.model_copy(update={"seed": seed})
+            named = {AFTER: "start", WARM_START: CRITIC}
+            others = {p: runs[changes[k], seed].folder for k, p in named.items() if k in changes}
+            runs[name, seed] = planner.add(name, own, others)
     planner.check_roots()
-    return Plan(tuple(planner.jobs.values()), runs)
+    return Plan(base, tuple(planner.jobs.values()), runs)
 
 
 def is_done(job: Job) -> bool:
@@ -120,7 +130,9 @@ def is_done(job: Job) -> bool:
     """
     if not is_finished(job.folder):
         return False
-    manifest = check_finished(job.folder, job.stage, job.parents)
+    whole = {name: folder for name, folder in job.parents.items() if name != CRITIC}
+    manifest = check_finished(job.folder, job.stage, whole)
+    _check_critic(job, manifest)
     changed = _changed(manifest, job.recipe, job.stage)
     if changed:
         raise UsageError(
@@ -128,6 +140,17 @@ def is_done(job: Job) -> bool:
             "change, pass --overwrite to do everything anew, or choose another --output-dir."
         )
     return True
+
+
+def _check_critic(job: Job, manifest: Manifest) -> None:
+    """HandoffError where the critic that the run began with is no longer what lies there."""
+    if CRITIC in job.parents:
+        lent = job.handed[CRITIC]
+        if content_hash(lent) not in manifest.data.values():
+            raise HandoffError(
+                f"{job.folder} began with another critic than {lent} holds now; pass --overwrite "
+                "to do everything anew, or another --output-dir."
+            )
 
 
 class _Planner:
@@ -139,16 +162,15 @@ class _Planner:
         self.used: set[Path] = set()
         """Roots in which something was found."""
 
-    def add(self, variant: str, recipe: Recipe, start: Path | None = None) -> Job:
+    def add(self, variant: str, recipe: Recipe, others: Mapping[str, Path]) -> Job:
         """The RL job of a variant (its recipe has its seed), with the jobs it stands on.
 
-        ``start``: the RL run that it goes on from.
+        ``others``: further parents, the RL runs that it goes on from.
         """
         parents = {"sft": self._shared("sft", recipe, {})}
         if recipe.rl.rewards.reward_model > 0:
             parents["reward"] = self._shared("reward", recipe, parents)
-        if start is not None:
-            parents["start"] = start
+        parents |= others
         seed = recipe.seed
         folder = self.out / f"seed-{seed}" / variant / "rl"
         job = Job("rl", recipe, folder, parents, f"seed {seed}, {variant}")

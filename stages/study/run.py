@@ -1,7 +1,7 @@
 """``aac compare``: plan, run what is missing, measure, compare; all of it can be interrupted.
 
-``<out>/compare.json`` and ``compare.png`` are written at the end; what is finished is never run
-again.
+``<out>/compare.json`` and ``compare.png`` are written at the end, and ``supervision.md`` where
+actors were watched; what is finished is never run again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from stages.common.console import say, show
 from stages.common.errors import RunError, UsageError
-from stages.common.files import read_json, write_json
+from stages.common.files import read_json, write_json, write_text
 from stages.common.run_folder import MetricsWriter
 from stages.study.figures import differences, success_curve, summarise, training_figures
 from stages.study.jobs import Performer, all_finished, evaluation, execute, rehearse, time_left
@@ -21,6 +21,8 @@ from stages.study.plan import Job, Plan, build_plan, is_done
 from stages.study.plot import plot_study
 from stages.study.study import Study
 from stages.study.tables import plan_table, study_table
+from stages.study.watched_tables import supervision_markdown, supervision_tables
+from stages.study.watching import Watched, supervision_result, watched_figures, watched_jobs
 
 
 @dataclass(frozen=True)
@@ -51,25 +53,22 @@ def compare(study: Study, request: StudyRequest) -> dict[str, Any]:
             "never."
         )
     plan = build_plan(study, request.overrides, request.output_dir, request.sft_roots)
-    done = set() if request.overwrite else {job.folder for job in plan.jobs if is_done(job)}
+    jobs = [*plan.jobs, *watched_jobs(study, plan)]
+    done = set() if request.overwrite else {job.folder for job in jobs if _is_done(job)}
     if request.dry_run:
-        return _dry_run(plan, done, study.seeds[0])
-    todo = [job for job in plan.jobs if job.folder not in done or not _measured(job)]
+        return _dry_run(jobs, done, study.seeds[0])
+    todo = [job for job in jobs if job.folder not in done or not _measured(job)]
     request.output_dir.mkdir(parents=True, exist_ok=True)
     performer = Performer(request.overwrite, request.resume, request.workers)
-    teller = Teller(todo, request.workers, before=len(plan.jobs) - len(todo))
+    teller = Teller(todo, request.workers, before=len(jobs) - len(todo))
     failed = execute(todo, performer, workers=request.workers, tell=teller)
     labels = {job.label: failed[job.folder] for job in todo if job.folder in failed}
     result = gather(study, plan, overrides=request.overrides, failed=labels)
     if result["rows"]:
-        write_json(request.output_dir / "compare.json", result)
-        show(study_table(result))
-        picture = request.plot or request.output_dir / "compare.png"
-        plot_study(result, picture)
-        show(f"compare: {request.output_dir / 'compare.json'}, {picture}")
+        _publish(result, request)
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(plan.jobs)} runs failed; the same command tries them again. "
+            f"{len(failed)} of {len(jobs)} runs failed; the same command tries them again. "
             + " ".join(f"{label}: {reason.rstrip('.')}." for label, reason in labels.items())
         )
     return result
@@ -84,6 +83,7 @@ def gather(
         for (variant, seed), job in plan.runs.items()
         if job.label not in failed
     ]
+    watched = supervision_result(study, watched_jobs(study, plan))
     present = {figures["variant"] for figures in rows}
     names = [name for name in study.variants if name in present]
     options = next(iter(plan.runs.values())).recipe.evaluation
@@ -100,6 +100,7 @@ def gather(
         "summary": summarise(rows, names),
         "differences": differences(rows, names) if names else {},
         "failed": dict(failed),
+        **({"supervision": watched} if watched else {}),
     }
 
 
@@ -146,10 +147,27 @@ class Teller:
         say(f"[{number}/{self.total}] {job.label}: {_outcome(job)}{seconds:.0f} s{rest}")
 
 
-def _dry_run(plan: Plan, done: set[Path], seed: int) -> dict[str, Any]:
+def _publish(result: Mapping[str, Any], request: StudyRequest) -> None:
+    """The result as files and on the screen."""
+    out = request.output_dir
+    write_json(out / "compare.json", result)
+    show(study_table(result))
+    picture = request.plot or out / "compare.png"
+    plot_study(result, picture)
+    files = [out / "compare.json", picture]
+    if "supervision" in result:
+        write_text(out / "supervision.md", supervision_markdown(result))
+        files.append(out / "supervision.md")
+        for table in supervision_tables(result):
+            show(table)
+    show(f"compare: {', '.join(map(str, files))}")
+
+
+def _dry_run(jobs: Sequence[Job], done: set[Path], seed: int) -> dict[str, Any]:
     """Show all runs; those of one seed that could start now check their input, too."""
-    for job in plan.jobs:
-        if job.folder not in done and job.recipe.seed == seed and all_finished(job):
+    for job in jobs:
+        trains = not isinstance(job, Watched) and job.recipe.seed == seed
+        if trains and job.folder not in done and all_finished(job):
             rehearse(job)
     rows = [
         {
@@ -158,10 +176,14 @@ def _dry_run(plan: Plan, done: set[Path], seed: int) -> dict[str, Any]:
             "state": "done" if job.folder in done else "to do",
             "folder": str(job.folder),
         }
-        for job in plan.jobs
+        for job in jobs
     ]
     show(plan_table(rows))
     return {"runs": rows}
+
+
+def _is_done(job: Job) -> bool:
+    return watched_figures(job) is not None if isinstance(job, Watched) else is_done(job)
 
 
 def _measured(job: Job) -> bool:
@@ -169,7 +191,8 @@ def _measured(job: Job) -> bool:
 
 
 def _outcome(job: Job) -> str:
-    figures = evaluation(job) if job.stage == "rl" else None
+    watched = watched_figures(job) if isinstance(job, Watched) else None
+    figures = evaluation(job) if job.stage == "rl" else watched
     return f"success {100 * figures['success']:.1f} %, " if figures else ""
 
 

@@ -9,19 +9,22 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stages.common.errors import UsageError
 from stages.recipe.load import load_recipe
 from stages.recipe.messages import sentence
 from stages.recipe.section import Section
 from stages.recipe.source import parse_yaml, read_recipe
+from stages.study.arms import NAME, SupervisionSection
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._=,+-]*$"
-"""What may name a folder."""
 SEEDS = (0, 1, 2)
 AFTER = "after"
 """Key of a variant: another one, whose actor and critic it goes on from."""
+WARM_START = "warm_start"
+"""Key of a variant: another one, with whose critic its own begins."""
+FROM_OTHERS = {AFTER: "comes after", WARM_START: "takes the critic of"}
+"""Keys of a variant that name another one, in words."""
 PLAIN = "plain"
 """The only variant of a study that varies nothing."""
 
@@ -39,7 +42,10 @@ class Study(Section):
     """Overrides that hold for all variants."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
     """Overrides by the variant's name; the others are compared with the first. ``after``: another
-    variant, from whose actor and critic this one's RL goes on."""
+    variant, from whose actor and critic this one's RL goes on; ``warm_start``: one with whose
+    critic its own begins."""
+    supervision: SupervisionSection | None = None
+    """Actors that are played under supervision once all variants are trained; none: none are."""
 
     @field_validator("seeds")
     @classmethod
@@ -61,13 +67,25 @@ class Study(Section):
         """Those gone on from stand first, so that no circle can be written."""
         before: list[str] = []
         for name, changes in variants.items():
-            if AFTER in changes and changes[AFTER] not in before:
+            for key, words in FROM_OTHERS.items():
+                if key not in changes or changes[key] in before:
+                    continue
                 raise ValueError(
-                    f"{name} comes after {changes[AFTER]}, expected a variant that stands before "
-                    f"it{' (' + ', '.join(before) + ')' if before else ', and it is the first'}"
+                    f"{name} {words} {changes[key]}, expected a variant that stands before it"
+                    f"{' (' + ', '.join(before) + ')' if before else ', and it is the first'}"
                 )
             before.append(name)
         return variants
+
+    @model_validator(mode="after")
+    def _watches_variants(self) -> Study:
+        missing = self.supervision.missing(self.variants) if self.supervision else []
+        if missing:
+            raise ValueError(
+                f"supervision.actors names {', '.join(missing)}, expected variants (or sft as an "
+                f"actor): {', '.join(self.variants)}"
+            )
+        return self
 
     @field_validator("variants")
     @classmethod

@@ -8,7 +8,7 @@ import pytest
 
 from stages.common.errors import UsageError
 from stages.common.files import write_json
-from stages.common.manifest import build_manifest
+from stages.common.manifest import build_manifest, content_hash
 from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.study.plan import Job, build_plan, is_done
 from stages.study.study import Study
@@ -135,6 +135,29 @@ def test_a_variant_goes_on_from_another():
     write_json(manifest, finish_alone.to_json())
     with pytest.raises(UsageError, match="was built on another start than"):
         is_done(then)
+
+
+def test_a_variant_begins_with_the_critic_of_another():
+    variants = {"lender": {}, "own": {"rl.ppo.epochs": 3}, "warm": {"warm_start": "lender"}}
+    plan = build_plan(study(seeds=[0], variants=variants), [], OUT)
+    warm, lender = plan.runs["warm", 0], plan.runs["lender", 0]
+    assert warm.parents["critic"] == lender.folder  # the run it waits for
+    assert warm.handed == {**warm.parents, "critic": lender.folder / "critic"}
+    assert "critic" not in plan.runs["own", 0].parents
+    for job in plan.jobs[:-1]:
+        finish(job)
+    (lender.folder / "critic").mkdir()
+    (lender.folder / "critic/model.safetensors").write_text("weights")
+    recipe = warm.recipe.model_dump(mode="json")
+    warm.folder.mkdir(parents=True)
+    used = {f"critic {warm.handed['critic']}": content_hash(warm.handed["critic"])}
+    parents = {name: path for name, path in warm.parents.items() if name != "critic"}
+    manifest = build_manifest(warm.folder, "rl", recipe=recipe, parents=parents, data=used)
+    write_json(warm.folder / "manifest.json", manifest.to_json())
+    assert is_done(warm)
+    (lender.folder / "critic/model.safetensors").write_text("other weights")
+    with pytest.raises(UsageError, match="began with another critic than"):
+        is_done(warm)
 
 
 def test_overrides_take_effect_in_order():

@@ -114,6 +114,7 @@ def test_a_recipe_is_a_study_of_what_is_varied(folder):
         ("full: {}", "full: 3", "variants.full = 3 is not allowed"),
         ("full: {}", "full: {after: blind}", "full comes after blind, expected .* it is the first"),
         ("rl.ppo.kl_coef: 1e-2", "after: ful", r"blind comes after ful, expected .* \(full\)"),
+        ("full: {}", "full: {warm_start: x}", "full takes the critic of x, expected .* the first"),
         ("name: mine", "name: a/b", "name = 'a/b' is not allowed"),
         ("recipe: demo.yaml", "", "recipe is missing; expected a path"),
         ("recipe: demo.yaml", "recipe: 3", "recipe = 3 is not allowed; expected a path"),
