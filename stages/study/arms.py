@@ -23,7 +23,8 @@ class Arm(Section):
 
     by: Watcher = "nobody"
     """Who chooses or reviews: nobody; critic (that of the variant named under actors); reward (the
-    reward model of the seed); log-prob or majority, which rank."""
+    reward model that the actor's variant is trained with, for sft the critic's); log-prob or
+    majority, which rank."""
     mode: Literal["screen", "review", "both"] = "screen"
     """screen: proposals are judged; review: finished turns are, in words; both."""
     proposals: int = Field(1, ge=1)

@@ -135,20 +135,21 @@ def _job(study: Study, plan: Plan, seed: int, actor: str, arm: str) -> Watched:
     assert section is not None
     how = section.arms[arm]
     critic = plan.runs[section.actors[actor], seed]
-    played = critic.parents["sft"] if actor == SFT else plan.runs[actor, seed].folder
-    parents = {"actor": played}
+    owner = critic if actor == SFT else plan.runs[actor, seed]
+    parents = {"actor": owner.parents["sft"] if actor == SFT else owner.folder}
     if how.by == "critic":
         parents["critic"] = critic.folder
     elif how.by == "reward":
-        if "reward" not in critic.parents:
+        if "reward" not in owner.parents:
+            variant = section.actors[actor] if actor == SFT else actor
             raise UsageError(
-                f"arm {arm} asks for the reward model, but the variant {section.actors[actor]} has "
-                "none; set its rl.rewards.reward_model above 0, or leave the arm out."
+                f"arm {arm} asks for the reward model, but the variant {variant} has none; set its "
+                "rl.rewards.reward_model above 0, or leave the arm out."
             )
-        parents["reward"] = critic.parents["reward"]
+        parents["reward"] = owner.parents["reward"]
     folder = critic.folder.parents[1] / WATCHED / actor / arm
     recipe = plan.base.model_copy(update={"seed": seed})
-    label = f"seed {seed}, {actor} watched by {arm}"
+    label = f"seed {seed}, {actor}, {arm}"
     return Watched(WATCHED, recipe, folder, parents, label, actor, arm, how)
 
 

@@ -110,7 +110,7 @@ def test_what_was_played_is_not_played_again_and_a_new_arm_is_alone(place, finis
     assert json.loads(again.stdout) == json.loads(finished[1].stdout) and told(again) == []
     Path("watched.yaml").write_text(STUDY + "    majority-2: {by: majority, proposals: 2}\n")
     more = aac("compare", "watched.yaml", "--json")
-    assert told(more) == [f"seed 0, {a} watched by majority-2" for a in ("sft", "watcher")]
+    assert told(more) == [f"seed 0, {a}, majority-2" for a in ("sft", "watcher")]
     assert len(json.loads(more.stdout)["supervision"]["rows"]) == 16
 
 
@@ -122,7 +122,7 @@ def test_another_critic_is_heard_again_by_those_it_watches(place, aac):
     again = aac("compare", "watched.yaml")
     assert again.exit_code == 0, again.output
     assert told(again) == [
-        f"seed 0, sft watched by {arm}"
+        f"seed 0, sft, {arm}"
         for arm in ("screen-1", "screen-3", "easy", "review", "both")
     ]
 
@@ -139,7 +139,7 @@ def test_a_dry_run_names_what_is_left_to_be_played(place, aac):
     result = aac("compare", "watched.yaml", "--dry-run", "--json")
     assert result.exit_code == 0, result.output
     left = [r["run"] for r in json.loads(result.stdout)["runs"] if r["state"] == "to do"]
-    assert left == [f"seed 0, sft watched by {arm}" for arm in ARMS]
+    assert left == [f"seed 0, sft, {arm}" for arm in ARMS]
     assert not (OUT / "seed-0/watched/sft").exists()
 
 

@@ -40,8 +40,9 @@ def study(arms: dict[str, object], **variant: object) -> Study:
 
 def test_each_actor_is_played_under_each_arm_with_the_runs_it_needs():
     arms = {"none": {}, "screen": {"by": "critic"}, "best": {"by": "reward"}}
-    made = study({**arms, "vote": {"by": "majority", "proposals": 2}})
-    jobs = watched_jobs(made, build_plan(made, [], OUT))
+    made = study({**arms, "vote": {"by": "majority", "proposals": 2}}, **{"reward.tasks": 9})
+    plan = build_plan(made, [], OUT)
+    jobs = watched_jobs(made, plan)
     assert [(j.recipe.seed, j.actor, j.arm) for j in jobs] == [
         (seed, actor, arm)
         for seed in (3, 4)
@@ -50,9 +51,11 @@ def test_each_actor_is_played_under_each_arm_with_the_runs_it_needs():
     ]
     root = OUT / "seed-3"
     sft, agent, watcher = root / "sft", root / "agent/rl", root / "watcher/rl"
+    # The watcher's own reward model differs from the agent's.
+    (theirs,) = [j.folder for j in plan.jobs if j.folder.name.startswith("reward-")][:1]
     assert [dict(job.parents) for job in jobs[:8]] == [
         {"actor": sft}, {"actor": sft, "critic": watcher},
-        {"actor": sft, "reward": root / "reward"}, {"actor": sft},
+        {"actor": sft, "reward": theirs}, {"actor": sft},
         {"actor": agent}, {"actor": agent, "critic": watcher},
         {"actor": agent, "reward": root / "reward"}, {"actor": agent},
     ]  # fmt: skip
