@@ -122,8 +122,7 @@ def test_another_critic_is_heard_again_by_those_it_watches(place, aac):
     again = aac("compare", "watched.yaml")
     assert again.exit_code == 0, again.output
     assert told(again) == [
-        f"seed 0, sft, {arm}"
-        for arm in ("screen-1", "screen-3", "easy", "review", "both")
+        f"seed 0, sft, {arm}" for arm in ("screen-1", "screen-3", "easy", "review", "both")
     ]
 
 
