@@ -32,6 +32,8 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
+_STAGE_OF = {"start": "rl"}
+"""What made a parent that is not named after its stage."""
 _TEMPLATE_FILE = "chat_template.jinja"
 ADAPTER_CONFIG = "adapter_config.json"
 _MODEL_FILES = ("config.json", "generation_config.json", ADAPTER_CONFIG)
@@ -255,7 +257,7 @@ def _base(folder: Path) -> dict[str, str]:
 def _parent(name: str, path: Path, used: str | None) -> dict[str, str]:
     if used is None:
         return {"path": str(path), "hash": read_manifest(path).content_hash}
-    changed = _changed(path, name, used)
+    changed = _changed(path, _STAGE_OF.get(name, name), used)
     if changed:
         warn(f"since this run began, {changed} This run has used what was there before.")
     return {"path": str(path), "hash": used} | ({"changed": changed} if changed else {})
