@@ -13,6 +13,12 @@ MARKDOWN = (
     "arm", "k", "success, %", "less the first, points", "the same, by tasks", "won : lost", "p",
     "tokens sampled / used", "tokens an episode",
 )  # fmt: skip
+BY_TASKS = (
+    "By tasks: Newcombe's 95 % interval of the paired shares over all seeds; won and lost: tasks "
+    "solved under this arm alone, and under the first alone; p: McNemar."
+)
+TERSE = "[{}, {}]"
+"""An interval where there is little room."""
 
 
 def supervision_tables(result: Mapping[str, Any]) -> list[Table]:
@@ -24,7 +30,7 @@ def supervision_tables(result: Mapping[str, Any]) -> list[Table]:
 def supervision_markdown(result: Mapping[str, Any]) -> str:
     """The same with every figure, to be pasted."""
     found = result["supervision"]
-    parts = [f"# Supervision: {result['study']}\n\n{_about(result)}\n"]
+    parts = [f"# Supervision: {result['study']}\n\n{_about(result)} {BY_TASKS}\n"]
     for actor, rows in found["summary"].items():
         lines = [_line(MARKDOWN), _line(["---"] * len(MARKDOWN))]
         lines += [_line(_cells(name, row, found["arms"][name])) for name, row in rows.items()]
@@ -34,14 +40,12 @@ def supervision_markdown(result: Mapping[str, Any]) -> str:
 
 
 def _table(result: Mapping[str, Any], actor: str, rows: Mapping[str, Any]) -> Table:
-    first = next(iter(rows))
     title = f"{actor}, under supervision"
-    table = plain_table(title, "", "success, %", f"minus {first}", "won:lost", "tokens")
+    table = plain_table(title, "", "success, %", f"minus {next(iter(rows))}", "tokens")
     for name, row in rows.items():
-        tasks = row.get("tasks")
-        counts = f"{tasks['won']}:{tasks['lost']}" if tasks else ""
-        against = _points(row["difference"]) if tasks else ""
-        table.add_row(name, _percent(row["success"]), against, counts, f"{row['tokens_ratio']:.1f}")
+        against = _with_ends(row["difference"], "{:+.1f}", TERSE) if "difference" in row else ""
+        own = _with_ends(row["success"], "{:.1f}", TERSE)
+        table.add_row(name, own, against, f"{row['tokens_ratio']:.1f}")
     table.caption = _about(result)
     return table
 
@@ -50,8 +54,7 @@ def _about(result: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, result["seeds"]))
     return (
         f"{result['episodes']} held-out tasks ({result['split']}, sampled) for each of the seeds "
-        f"{seeds}; in brackets bootstrap 95 % intervals over the seeds. Won and lost: tasks solved "
-        "under this arm alone, and under the first alone. Tokens: sampled over used."
+        f"{seeds}; in brackets bootstrap 95 % intervals over the seeds; tokens: sampled over used."
     )
 
 
@@ -74,13 +77,13 @@ def _points(interval: Mapping[str, Any]) -> str:
     return _with_ends(interval, "{:+.1f}")
 
 
-def _with_ends(interval: Mapping[str, Any], form: str) -> str:
+def _with_ends(interval: Mapping[str, Any], form: str, ends: str = "({} to {})") -> str:
     """``64.1 (60.2 to 67.0)``; without the interval where one seed has none."""
     mean, low, high = (
         DASH if interval[key] is None else form.format(100 * interval[key])
         for key in ("mean", "low", "high")
     )
-    return mean if interval["low"] is None else f"{mean} ({low} to {high})"
+    return mean if interval["low"] is None else f"{mean} {ends.format(low, high)}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -119,7 +119,7 @@ def test_another_critic_is_heard_again_by_those_it_watches(place, aac):
     content = bytearray(weights.read_bytes())
     content[-4] ^= 1
     weights.write_bytes(bytes(content))
-    again = aac("compare", "watched.yaml")
+    again = aac("compare", "watched.yaml", "--json")
     assert again.exit_code == 0, again.output
     assert told(again) == [
         f"seed 0, sft, {arm}" for arm in ("screen-1", "screen-3", "easy", "review", "both")

@@ -125,8 +125,11 @@ LAPTOP = (
 """A model that is here in the place of those that are not."""
 SCALE = ("tests/recipe/test_scale.py::test_a_dry_run_passes_on_a_small_model", ("--dry-run",))
 WATCHED = (
-    f"aac rl {Q} --sft runs/quickstart/sft --no-reward --output-dir runs/watched/rl"
-    " --set rl.iterations=8 --set rl.critic.kind=q --set rl.critic.view.privileged=false"
+    f"aac rl {Q} --sft runs/quickstart/sft --output-dir runs/watched/rl"
+    " --set rl.critic.kind=q --set rl.critic.view.privileged=false --set rl.critic.steps=40"
+    " --set rl.iterations=48 --set rl.critic.warm_up.max_iterations=48"
+    " --set rl.critic.warm_up.min_explained_variance=1 --set rl.episodes_per_task=2"
+    " --set rl.pool.max_episodes=3072 --set rl.actor.temperature_final=null"
 )
 COLLECTED = f"aac collect experience {Q} --episodes 384"
 OFFLINE = (
@@ -271,8 +274,9 @@ VERIFIED: Mapping[str, How] = {
     f"aac rl {Q} --no-reward --sft runs/quickstart/sft --start runs/offline"
     " --output-dir runs/online": Run(online, SMALL, needs=(OFFLINE,), full=True),
     WATCHED: Run(stage("runs/watched/rl", rl__critic__kind="q"), SMALL, needs=(RUN,), full=True),
-    f"aac eval {Q} --actor runs/quickstart/sft --supervise runs/watched/rl --retries 3"
-    " --set evaluation.seed=777": Run(watched, PLAYED, ("--json",), needs=(WATCHED,), full=True),
+    f"aac eval {Q} --actor runs/quickstart/sft --supervise runs/watched/rl --retries 3": Run(
+        watched, PLAYED, ("--json",), needs=(WATCHED,), full=True
+    ),
     f"aac chat {Q} --actor runs/quickstart/sft --supervise runs/watched/rl": Run(
         said("answer"),
         PLAYED,
@@ -360,6 +364,7 @@ VERIFIED: Mapping[str, How] = {
     "aac compare recipes/studies/critic-remedies.yaml": dry_study("critic-remedies"),
     "aac compare recipes/studies/review.yaml": dry_study("review"),
     "aac compare recipes/studies/states.yaml": dry_study("states"),
+    "aac compare recipes/studies/supervision.yaml": dry_study("supervision"),
     "aac compare recipes/studies/sparse.yaml": dry_study("sparse"),
     "aac compare recipes/studies/offline.yaml": dry_study("offline"),
     "aac compare recipes/studies/offline-online.yaml": dry_study("offline-online"),
