@@ -19,7 +19,7 @@ STUDY = """
 name: watched
 recipe: tiny.yaml
 seeds: [0]
-set: {rl.iterations: 1}
+set: {rl.iterations: 1, evaluation.episodes: 3}
 variants:
   watcher:
     rl.critic.kind: q
@@ -83,7 +83,7 @@ def test_both_actors_are_played_under_every_arm(finished):
         assert proposals == dict(zip(ARMS, (1, 1, 3, 1, 1, 2, 3), strict=True))
         for arm, row in rows.items():
             assert (row["tokens_ratio"] > 1) is (proposals[arm] > 1)
-            assert len(figures(place, actor, arm)["outcomes"]) == 6
+            assert len(figures(place, actor, arm)["outcomes"]) == 3
             assert row["success"] == figures(place, actor, arm)["success"]
         alone = figures(place, actor, "none")
         for same in ("screen-1", "easy"):  # one proposal is what the actor would have done
@@ -95,7 +95,7 @@ def test_arms_are_compared_with_the_first_task_by_task(finished):
     summary = json.loads(result.stdout)["supervision"]["summary"]["sft"]
     assert list(summary) == ARMS and "tasks" not in summary["none"]
     assert {arm: row["tasks"]["tasks"] for arm, row in summary.items() if arm != "none"} == (
-        dict.fromkeys(ARMS[1:], 6)
+        dict.fromkeys(ARMS[1:], 3)
     )
     page = (place / OUT / "supervision.md").read_text()
     assert "## sft, watched by the critic of watcher" in page
