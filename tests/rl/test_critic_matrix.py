@@ -388,7 +388,7 @@ def test_the_gate_opens_at_the_limit_and_says_why(capsys: pytest.CaptureFixture[
     nan = float("nan")
     assert gate(nan, nan, nan, limit=2) == [False, False, True]
     (line,) = capsys.readouterr().err.splitlines()
-    assert "limit of 2" in line and "undefined as the returns do not vary" in line
+    assert "its limit, 2 iterations," in line and "undefined as the returns do not vary" in line
     assert gate(0.0, -0.5, limit=1) == [False, True]
     assert "is -0.50, not above 0" in capsys.readouterr().err
     assert gate(0.0, 0.5, limit=1) == [False, True]
