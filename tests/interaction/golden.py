@@ -41,7 +41,7 @@ def rollout(
     played = arena.play(
         arena.draw("train", episodes, 3),
         actor,
-        key=(7, 2),
+        key=(7, 4),
         greedy=name == "greedy",
         count_tokens=lambda messages: len(encode_prompt(tokenizer, messages)),
         label="",
