@@ -1,8 +1,8 @@
 """Rows that are decoded side by side: they enter and leave one by one, and nobody waits.
 
-The slots of a network are kept in this order: rows that take part in the next step, rows that
-are held for later (their keys and values may be read on), free slots. A reply that ends goes on
-running along unseen until a quarter of the rows does, as moving rows costs more than that.
+Steps are taken by the first slots of a network, whoever sits there: a row whose reply has ended, or
+which was left, runs along unseen until a quarter of them does, as moving rows costs more than that.
+What a row has left in its slot may be read on by the next one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Batch:
     ) -> None:
         self._network, self._slots, self._greedy = network, network.slots, greedy
         self._stops, self._temperature = list(stops), temperature
-        self._seats: list[Seat] = []
+        self._seats: list[Seat | None] = []
         self._running = 0
+        """So many slots, from the first, take part in a step."""
         fields = [
             ("going", np.bool_),
             ("last", np.int64),
@@ -77,7 +78,7 @@ class Batch:
     @property
     def held(self) -> int:
         """How many rows have a seat."""
-        return len(self._seats)
+        return len(self._seats) - self._seats.count(None)
 
     @property
     def going(self) -> int:
@@ -86,19 +87,15 @@ class Batch:
 
     def seat(self) -> Seat:
         """A row more."""
-        seat = Seat(len(self._seats))
-        self._seats.append(seat)
+        if None not in self._seats:
+            self._seats.append(None)
+        seat = Seat(self._seats.index(None))
+        self._seats[seat.slot] = seat
         return seat
 
     def leave(self, seat: Seat) -> None:
-        """Free a row. The last that runs takes its slot, and the last of all that one's."""
-        chain = [seat.slot, self.held - 1]
-        if seat.slot < self._running:
-            self._running -= 1
-            chain.insert(1, self._running)
-        self._move(chain[1:], chain[:-1])
-        self._seats.pop()
-        self._slots.length[self.held] = 0
+        """Free a row whose reply has ended."""
+        self._seats[seat.slot] = None
 
     def forget(self) -> None:
         """Nothing that was computed holds any more: the weights are others."""
@@ -237,20 +234,17 @@ class Batch:
 
     def _exchange(self, some: Sequence[int], others: Sequence[int]) -> None:
         """The rows of two lists of slots change places."""
-        self._move([*some, *others], [*others, *some])
-
-    def _move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """What stands in some slots stands in others afterwards, all at once."""
-        pairs = {a: b for a, b in zip(sources, targets, strict=True) if a != b}
-        if not pairs:
+        if list(some) == list(others):
             return
-        here, there = list(pairs), list(pairs.values())
+        here, there = [*some, *others], [*others, *some]
         with self._network.guard():
             self._slots.move(here, there)
         self._table[there] = self._table[here]
         seats = [self._seats[slot] for slot in here]
         for seat, slot in zip(seats, there, strict=True):
-            self._seats[slot], seat.slot = seat, slot
+            self._seats[slot] = seat
+            if seat is not None:
+                seat.slot = slot
 
 
 def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:

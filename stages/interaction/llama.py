@@ -24,7 +24,7 @@ from stages.interaction.slots import Slots
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FIXED_ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles do not depend on how long the text is."""
-BLOCK = 16
+BLOCK = 32
 """Neighbouring slots that attend together, over as many columns as the longest of them has."""
 
 Layer = Callable[[Tensor], Tensor]
@@ -176,12 +176,13 @@ class Llama:
             if block.q_norm is not None and block.k_norm is not None:
                 q, k = block.q_norm(q), block.k_norm(k)
             both = torch.cat((q, k), dim=1)
-            both = torch.addcmul(both * cos, both.roll(self._size // 2, -1), sin)
+            turned = both.roll(self._size // 2, -1)
+            both.mul_(cos).addcmul_(turned, sin)
             v = block.v(normed).view(len(ids), -1, self._size)
             self.slots.write(number, both[:, self._heads :], v, places)
-            hidden = hidden + block.out(attend(number, both[:, : self._heads]))
+            hidden += block.out(attend(number, both[:, : self._heads]))
             normed = block.second_norm(hidden)
-            hidden = hidden + block.down(block.act(block.gate(normed)) * block.up(normed))
+            hidden += block.down(block.act(block.gate(normed)).mul_(block.up(normed)))
         return hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:

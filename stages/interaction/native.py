@@ -22,7 +22,7 @@ from stages.interaction.network import Network, context_length, evaluating, netw
 from stages.interaction.padded import decode_padded
 from stages.interaction.replies import Sampled, prompt_ids, replies
 
-PATIENCE = 0.125
+PATIENCE = 0.2
 """Replies are given out once so large a share of the rows has ended: to read on costs a forward."""
 
 

@@ -7,6 +7,7 @@ What stands behind a row's end is never read: masks end where it ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,17 +44,17 @@ class Slots:
         return self.tokens.shape[1]
 
     def reserve(self, slots: int, columns: int) -> None:
-        """Make room; where there is too little, for half as much again, so that it is rare."""
+        """Make room for so many. Columns that are too few become half as many again, at least."""
         if slots <= self.count and columns <= self.columns:
             return
         slots = max(slots, self.count)
         if columns > self.columns:
-            columns = max(columns, self.columns + self.columns // 2)
-            columns = -(-columns // ROOM) * ROOM
+            columns = -(-max(columns, self.columns + self.columns // 2) // ROOM) * ROOM
         else:
             columns = self.columns
-        self.keys = [_larger(buffer, slots, columns) for buffer in self.keys]
-        self.values = [_larger(buffer, slots, columns) for buffer in self.values]
+        used = int(self.length.max(initial=0))
+        self.keys = [_larger(buffer, slots, columns, used) for buffer in self.keys]
+        self.values = [_larger(buffer, slots, columns, used) for buffer in self.values]
         tokens = np.zeros((slots, columns), dtype=np.int64)
         tokens[: self.count, : self.columns] = self.tokens
         self.length = np.append(self.length, np.zeros(slots - self.count, dtype=np.int64))
@@ -100,11 +101,21 @@ class Slots:
 
     def _empty(self, states: Tensor) -> Tensor:
         _, heads, size = states.shape
-        # Zeros: what is masked is still multiplied by 0, which garbage could make NaN.
-        return states.new_zeros(self.count, heads, self.columns, size)
+        return _zeros(states, (self.count, heads, self.columns, size))
 
 
-def _larger(buffer: Tensor, slots: int, columns: int) -> Tensor:
-    room = buffer.new_zeros(slots, buffer.shape[1], columns, buffer.shape[3])
-    room[: buffer.shape[0], :, : buffer.shape[2]] = buffer
+def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Zeros, as what is masked is still multiplied by 0, which garbage could make NaN.
+
+    numpy's come from the system page by page as they are used; torch's are written at once.
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    size = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+
+
+def _larger(buffer: Tensor, slots: int, columns: int, used: int) -> Tensor:
+    room = _zeros(buffer, (slots, buffer.shape[1], columns, buffer.shape[3]))
+    room[: buffer.shape[0], :, :used] = buffer[:, :, :used]
     return room
