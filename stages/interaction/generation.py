@@ -8,7 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from stages.interaction.trajectory import Message, Trajectory, Turn
 
-
 Key = tuple[int, ...]
 """(seed, iteration, episode, turn): what a row's random numbers are keyed by."""
 

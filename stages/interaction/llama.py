@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from stages.interaction.slots import Slots
 
@@ -154,7 +154,7 @@ class Llama:
             grouped = queries.view(count, self._groups, -1, self._size)
             keys, values = self.slots.keys[layer], self.slots.values[layer]
             found = [
-                F.scaled_dot_product_attention(
+                functional.scaled_dot_product_attention(
                     grouped[span], keys[span, :, :width], values[span, :, :width], attn_mask=bias
                 )
                 for span, width, bias in spans
@@ -214,7 +214,7 @@ class Llama:
         """(n, N · S) what a row's new tokens gather from it, themselves included."""
         keys = self.slots.keys[layer][part.row, None, :, : part.width]
         values = self.slots.values[layer][part.row, None, :, : part.width]
-        found = F.scaled_dot_product_attention(
+        found = functional.scaled_dot_product_attention(
             queries.transpose(0, 1)[None],
             keys,
             values,
@@ -239,7 +239,7 @@ class _Part:
 def _linear(module: Any) -> Layer:
     """The module, without a module's overhead where it is nothing but its weights."""
     if type(module) is nn.Linear and _bare(module):
-        return lambda x: F.linear(x, module.weight, module.bias)
+        return lambda x: functional.linear(x, module.weight, module.bias)
     called: Layer = module
     return called
 
@@ -248,7 +248,7 @@ def _norm(module: Any) -> Layer:
     """RMS norm, in one call where weights are float32 (elsewhere roundings would differ)."""
     if module.weight.dtype == torch.float32 and _bare(module):
         shape = tuple(module.weight.shape)
-        return lambda x: F.rms_norm(x, shape, module.weight, module.variance_epsilon)
+        return lambda x: functional.rms_norm(x, shape, module.weight, module.variance_epsilon)
     called: Layer = module
     return called
 

@@ -113,7 +113,7 @@ class AnyNetwork:
         return bias.masked_fill_(~seen, torch.finfo(bias.dtype).min)
 
 
-class _View(Cache):  # type: ignore[misc]
+class _View(Cache):
     """What transformers' layers take for their cache: some slots for the length of a forward."""
 
     def __init__(self, slots: Slots, layers: int) -> None:
@@ -132,14 +132,14 @@ class _View(Cache):  # type: ignore[misc]
         heads = keys.shape[1]
         if heads not in self._places:
             self._places[heads] = self._slots.places(*self._at, heads)
-        new = (states.transpose(1, 2)[self.real] for states in (keys, values))
-        self._slots.write(number, *new, self._places[heads])
+        new = [states.transpose(1, 2)[self.real] for states in (keys, values)]
+        self._slots.write(number, new[0], new[1], self._places[heads])
         held = self._slots.keys[number], self._slots.values[number]
         found = [buffer[self.rows][:, :, : self.width] for buffer in held]
         return found[0], found[1]
 
 
-class _ViewLayer(DynamicLayer):  # type: ignore[misc]
+class _ViewLayer(DynamicLayer):
     def __init__(self, view: _View, number: int) -> None:
         super().__init__()
         self._whole, self._number = view, number
@@ -164,6 +164,12 @@ def network_kind(model: Any) -> Callable[[Any], Network] | None:
     if _keeps_keys(model):
         kinds.append(AnyNetwork)
     return next((kind for kind in kinds if _agrees(kind(model), model)), None)
+
+
+def keeps_some_keys(model: Any) -> bool:
+    """Whether any of the model's layers attends to what came before, rather than keep a state."""
+    layers = DynamicCache(config=model.config).layers
+    return any(isinstance(layer, DynamicLayer) for layer in layers)
 
 
 def _keeps_keys(model: Any) -> bool:

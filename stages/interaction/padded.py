@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stages.interaction.batch import Asked
-from stages.interaction.network import cache_name, left_padded
+from stages.interaction.network import cache_name, keeps_some_keys, left_padded
 from stages.interaction.replies import Sampled
 from stages.interaction.sampling import finest, pick
 
@@ -45,9 +45,14 @@ class _Rectangle:
         shape = (len(asked), self.limits.max())
         self.ids, self.logprobs = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         self.lengths = np.zeros(len(asked), dtype=np.int64)
-        self.draws = [one.draws for one in asked]
+        self.draws = np.zeros(shape)
+        for row, one in enumerate(asked):
+            if one.draws is not None:
+                self.draws[row, : one.limit] = one.draws[: one.limit]
+        self.greedy = asked[0].draws is None
         self.rows, self.going = np.arange(len(asked)), np.ones(len(asked), dtype=bool)
-        self.count, self.cache = 0, None
+        self.cache: Any = None
+        self.count, self.keyed = 0, keeps_some_keys(model)
         self.next = torch.as_tensor(ids, device=self.device)
         self.mask = torch.as_tensor(np.arange(ids.shape[1]) >= starts[:, None]).long()
         self.mask = self.mask.to(self.device)
@@ -72,9 +77,10 @@ class _Rectangle:
         positions = (self.mask.cumsum(1) - 1).clamp_(min=0)[:, -self.next.shape[1] :]
         name, parameters = cache_name(self.model)
         given = {"position_ids": positions} if "position_ids" in parameters else {}
+        if self.keyed or not self.count:  # a state has taken in what came before
+            given["attention_mask"] = self.mask
         output = self.model(
             input_ids=self.next,
-            attention_mask=self.mask,
             use_cache=True,
             logits_to_keep=1,
             **given,
@@ -85,13 +91,13 @@ class _Rectangle:
         return logits
 
     def _draw(self) -> Tensor | None:
-        if self.draws[0] is None:
+        if self.greedy:
             return None
-        drawn = [d[min(self.count, len(d) - 1)] for d in map(self.draws.__getitem__, self.rows)]
-        return torch.as_tensor(np.array(drawn)).to(finest(self.device)).to(self.device)
+        drawn = torch.as_tensor(self.draws[self.rows, self.count])
+        return drawn.to(finest(self.device)).to(self.device)
 
     def _leave(self) -> None:
         keep = torch.as_tensor(np.flatnonzero(self.going), device=self.device)
-        self.cache.batch_select_indices(keep)
+        self.cache.reorder_cache(keep)
         self.next, self.mask = self.next[keep], self.mask[keep]
         self.rows, self.going = self.rows[self.going], self.going[self.going]

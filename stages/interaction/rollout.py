@@ -48,11 +48,11 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     """Play one episode per task; the trajectories come back in task order.
 
     ``reviewer`` is asked whenever turns have ended, for all of them that are not the last; its
-    words are stored on the turn. ``max_turns`` is the environment's own unless given. ``indices`` are the episodes'
-    numbers in their keys (their positions in ``tasks`` unless given: a process that plays a share
-    of an iteration passes its numbers). The ``crew`` carries out the environments' calls. What an
-    environment raises drops its episode (``Trajectory.error``); the policy's errors and any
-    AacError end the collection.
+    words are stored on the turn. ``max_turns`` is the environment's own unless given. ``indices``
+    are the episodes' numbers in their keys (their positions in ``tasks`` unless given: a process
+    that plays a share of an iteration passes its numbers). The ``crew`` carries out the
+    environments' calls. What an environment raises drops its episode (``Trajectory.error``); the
+    policy's errors and any AacError end the collection.
     """
     crew, on_episode = crew or Crew(), on_episode or _ignored
     numbers = range(len(tasks)) if indices is None else indices
