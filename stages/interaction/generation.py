@@ -69,8 +69,8 @@ class Session(Protocol):
         that are left."""
         ...
 
-    def leave(self, key: Key) -> None:
-        """The episode of which this is a decision asks no more."""
+    def leave(self, episode: Key) -> None:
+        """The decisions whose keys begin so have no successor: nothing of theirs is needed."""
         ...
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Rounds:
         made = self._policy.generate(list(asked.values()), greedy=self._greedy)
         return list(zip(asked, made, strict=True))
 
-    def leave(self, key: Key) -> None:
+    def leave(self, episode: Key) -> None:
         """Nothing is held."""
 
     def close(self) -> None:

@@ -182,9 +182,9 @@ class NativeSession:
         found, self._ready = self._ready, {}
         return sorted(found.items())
 
-    def leave(self, key: Key) -> None:
+    def leave(self, episode: Key) -> None:
         """The episode asks no more: its seat is free."""
-        seat = self._seats.pop(key[:-1], None)
+        seat = self._seats.pop(episode, None)
         if seat is not None:
             self._batch.leave(seat)
 

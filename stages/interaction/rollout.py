@@ -60,8 +60,7 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     done: dict[int, Trajectory] = {}
     running, seats = list[_Episode](), list[_Seat]()
     rules = _Rules(reward_functions, max_turns)
-    session = session_with(policy, greedy=greedy)
-    decisions = _Decisions(session, crew)
+    decisions = _Decisions(session_with(policy, greedy=greedy), crew)
     try:
         while waiting or running:
             fresh = []
@@ -71,16 +70,13 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
                 fresh.append(_Episode(place, task, seat, rules, record))
             running += fresh
             _start(fresh, crew)
-            decisions.ask(running)
-            acted = decisions.carried_out()
-            _go_on([episode for episode in acted if not episode.finished], reviewer)
+            _go_on(decisions.made(running), reviewer)
             for episode in _ended(running):
-                session.leave((*episode.record.key, len(episode.turns)))
+                decisions.session.leave(episode.record.key)
                 seats.append(episode.seat)
-                done[episode.place] = episode.trajectory()
-                on_episode(done[episode.place])
+                on_episode(done.setdefault(episode.place, episode.trajectory()))
     finally:
-        session.close()
+        decisions.session.close()
         _close_all([*seats, *(episode.seat for episode in running)])
     return [done[place] for place in range(len(tasks))]
 
@@ -120,26 +116,19 @@ class _Decisions:
     """What the episodes have asked of the policy."""
 
     def __init__(self, session: Session, crew: Crew) -> None:
-        self._session, self._crew = session, crew
+        self.session, self._crew = session, crew
         self._open: dict[int, tuple[_Episode, Request]] = {}
 
-    def ask(self, running: Sequence[_Episode]) -> None:
-        """The next decision of every episode that wants one and waits for none."""
-        waiting = {id(episode) for episode, _ in self._open.values()}
-        idle = [episode for episode in running if id(episode) not in waiting]
-        asking = [(episode, request) for episode in idle if (request := episode.request())]
-        if asking:
-            numbers = self._session.ask([request for _, request in asking])
-            self._open |= dict(zip(numbers, asking, strict=True))
-
-    def carried_out(self) -> list[_Episode]:
-        """The episodes whose decisions have been made, and carried out in their environments.
+    def made(self, running: Sequence[_Episode]) -> list[_Episode]:
+        """All episodes have the decisions they want asked for; those whose decisions have been
+        made and carried out, and that go on.
 
         As many at once as the crew has workers, so that slow environments wait together.
         """
+        self._ask(running)
         if not self._open:
             return []
-        answers = self._session.answers(max(self._crew.workers, 1))
+        answers = self.session.answers(max(self._crew.workers, 1))
         made = [(*self._open.pop(number), reply) for number, reply in answers]
         acting = [
             (episode, request, reply, action)
@@ -149,7 +138,15 @@ class _Decisions:
         steps = self._crew.each([partial(episode.step, action) for episode, _, _, action in acting])
         for (episode, request, reply, action), step in zip(acting, steps, strict=True):
             episode.act(request, reply, action, step)
-        return [episode for episode, _, _ in made]
+        return [episode for episode, _, _ in made if not episode.finished]
+
+    def _ask(self, running: Sequence[_Episode]) -> None:
+        waiting = {id(episode) for episode, _ in self._open.values()}
+        idle = [episode for episode in running if id(episode) not in waiting]
+        asking = [(episode, request) for episode in idle if (request := episode.request())]
+        if asking:
+            numbers = self.session.ask([request for _, request in asking])
+            self._open |= dict(zip(numbers, asking, strict=True))
 
 
 def _go_on(acted: Sequence[_Episode], reviewer: Reviewer | None) -> None:

@@ -160,8 +160,8 @@ class _StoppableSession:
         _go_on()
         return self.own.answers(least)
 
-    def leave(self, key: Key) -> None:
-        self.own.leave(key)
+    def leave(self, episode: Key) -> None:
+        self.own.leave(episode)
 
     def close(self) -> None:
         self.own.close()
