@@ -55,10 +55,9 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     policy's errors and any AacError end the collection.
     """
     crew, on_episode = crew or Crew(), on_episode or _ignored
-    numbers = range(len(tasks)) if indices is None else indices
-    waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
-    done: dict[int, Trajectory] = {}
-    running, seats = list[_Episode](), list[_Seat]()
+    places = range(len(tasks))
+    waiting = list(zip(places, tasks, indices or places, strict=True))[::-1]
+    running, seats, done = list[_Episode](), list[_Seat](), dict[int, Trajectory]()
     rules = _Rules(reward_functions, max_turns)
     decisions = _Decisions(session_with(policy, greedy=greedy), crew)
     try:
@@ -78,7 +77,7 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
     finally:
         decisions.session.close()
         _close_all([*seats, *(episode.seat for episode in running)])
-    return [done[place] for place in range(len(tasks))]
+    return [done[place] for place in places]
 
 
 def _ignored(_: Trajectory) -> None:
