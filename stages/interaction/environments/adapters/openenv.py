@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from stages.common.errors import UsageError
@@ -89,7 +89,10 @@ class OpenEnvironment(Adapter):
         """One message there and one back. Raises on every fault but a malformed action."""
         if self._socket is None:
             self._socket = self._connected()
-        self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):  # a server that hangs up may have said why: read that
+            self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
         answer = json.loads(self._socket.recv(timeout=self.options.timeout_s))
         told: dict[str, Any] = answer.get("data") or {}
         if answer.get("type") != "error":
