@@ -9,6 +9,7 @@ looked for in rendered text, they are put there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from stages.common.errors import UsageError
@@ -20,7 +21,15 @@ Message = dict[str, Any]
 
 def render(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
     """The text the template makes of ``messages``. UsageError if the template refuses them."""
-    adapted = adapt_roles(tokenizer, messages)
+    said = tuple((m["role"], m.get("content") or "") for m in messages)
+    return _rendered(tokenizer, tokenizer.chat_template, said, add_generation_prompt)
+
+
+@lru_cache(maxsize=512)  # a turn's prompt is counted, shown, and part of the next one's
+def _rendered(
+    tokenizer: Any, _template: Any, said: tuple[tuple[str, str], ...], add_generation_prompt: bool
+) -> str:
+    adapted = adapt_roles(tokenizer, [_message(*one) for one in said])
     try:
         return apply_template(tokenizer, adapted, add_generation_prompt)
     except Exception as error:

@@ -49,6 +49,12 @@ def is_sharded(model: nn.Module) -> bool:
     return any(hasattr(p, "ds_id") for p in model.parameters())
 
 
+def is_whole(model: nn.Module) -> bool:
+    """Whether this process holds all of every parameter now (ZeRO-3 may have gathered them)."""
+    parameters: Iterable[Any] = model.parameters()
+    return all(p.numel() == getattr(p, "ds_numel", p.numel()) for p in parameters)
+
+
 def held_share(model: nn.Module) -> float:
     """Bytes of the model's parameters that this process holds now, as a share of the whole."""
     held = whole = 0

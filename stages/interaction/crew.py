@@ -23,14 +23,14 @@ class Crew:
     """``workers`` threads; with 0 the calls are made one after the other, without a limit."""
 
     def __init__(self, workers: int = 0, timeout_s: float | None = None) -> None:
-        self._workers = workers
+        self.workers = workers
         self._timeout_s = timeout_s
 
     def each(self, calls: Sequence[Call]) -> list[Any]:
         """Every call's result, in order; what it raised, if it raised an Exception."""
-        if self._workers < 1:
+        if self.workers < 1:
             return [_outcome(call) for call in calls]
-        seats = threading.Semaphore(self._workers)
+        seats = threading.Semaphore(self.workers)
         jobs = [_Job(call, seats) for call in calls]
         for job in jobs:
             threading.Thread(target=job.run, daemon=True).start()

@@ -8,6 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from stages.interaction.trajectory import Message, Trajectory, Turn
 
+Key = tuple[int, ...]
+"""(seed, iteration, episode, turn): what a row's random numbers are keyed by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -16,8 +19,7 @@ class Request:
     messages: Sequence[Message]
     """The state S_t."""
     tools: Sequence[Mapping[str, Any]]
-    key: tuple[int, ...]
-    """(seed, iteration, episode, turn): what the row's random numbers are keyed by."""
+    key: Key
     previous: Turn | None = None
     """The turn before, so that its sampled tokens can be kept as they are in the prompt."""
     max_tokens: int = 0
@@ -50,3 +52,63 @@ class Policy(Protocol):
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """One reply per request, in order; each depends on its own request only."""
         ...
+
+
+class Session(Protocol):
+    """Decisions of many episodes, asked for and answered in any order; closed at the end.
+
+    What is answered when depends on counts alone, never on the clock.
+    """
+
+    def ask(self, requests: Sequence[Request]) -> list[int]:
+        """Begin decisions; the numbers under which they will be answered, 0 and on."""
+        ...
+
+    def answers(self, least: int = 1) -> list[tuple[int, Generation]]:
+        """Replies not yet given out, in the order they were asked for: at least so many, or all
+        that are left."""
+        ...
+
+    def leave(self, episode: Key) -> None:
+        """The decisions whose keys begin so have no successor: nothing of theirs is needed."""
+        ...
+
+    def close(self) -> None:
+        """Free what is held."""
+        ...
+
+
+class Rounds:
+    """A session with any policy: all that is asked is answered at once."""
+
+    def __init__(self, policy: Policy, greedy: bool) -> None:
+        self._policy, self._greedy = policy, greedy
+        self._count = 0
+        self._waiting: dict[int, Request] = {}
+
+    def ask(self, requests: Sequence[Request]) -> list[int]:
+        """As any session."""
+        numbers = list(range(self._count, self._count + len(requests)))
+        self._count += len(requests)
+        self._waiting |= dict(zip(numbers, requests, strict=True))
+        return numbers
+
+    def answers(self, least: int = 1) -> list[tuple[int, Generation]]:
+        """All of them."""
+        asked, self._waiting = self._waiting, {}
+        if not asked:
+            return []
+        made = self._policy.generate(list(asked.values()), greedy=self._greedy)
+        return list(zip(asked, made, strict=True))
+
+    def leave(self, episode: Key) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def session_with(policy: Policy, *, greedy: bool) -> Session:
+    """The policy's own kind of session if it has one, else rounds."""
+    own: Callable[..., Session] | None = getattr(policy, "session", None)
+    return Rounds(policy, greedy) if own is None else own(greedy=greedy)

@@ -1,46 +1,37 @@
-"""Sampling from a Hugging Face causal model: batched, with a KV cache, log-probs in the same pass.
+"""Sampling from a Hugging Face causal model: batched continuously, log-probs in the same pass.
 
-Sampling is by temperature only, over the whole vocabulary: top-k, top-p and penalties of a
-model's generation config would make the recorded log-probs false, so they are not read. A row's
-tokens depend on its prompt and its key, not on the rows beside it (up to float rounding).
+A row's tokens depend on its prompt and its key, not on the rows beside it (up to float rounding).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from stages.common.chat import stop_ids
 from stages.common.seeding import keyed_generator
-from stages.interaction.generation import Generation, Request
-from stages.interaction.kv_cache import Buffers, Kept, buffers_of, growing_cache, taken_over
-from stages.interaction.network import (
-    Network,
-    context_length,
-    evaluating,
-    left_padded,
-    takes_bias,
-)
+from stages.common.sharding import is_whole
+from stages.interaction.batch import Asked, Batch, Seat
+from stages.interaction.generation import Generation, Key, Request, Rounds, Session
+from stages.interaction.network import Network, context_length, evaluating, network_kind
+from stages.interaction.padded import decode_padded
 from stages.interaction.replies import Sampled, prompt_ids, replies
 
-LEAVE_AT = 0.7
-"""Finished rows leave the batch once no more than this share of it is still going: copying the
-cache costs more than a few idle rows."""
-LEAST_SHARED = 16
-"""Fewer common tokens at the beginning of prompts are not worth a forward of their own."""
+PATIENCE = 0.2
+"""Replies are given out once so large a share of the rows has ended: to read on costs a forward."""
 
 
 class NativePolicy:
     """A ``Policy`` that samples from ``model``, whose weights it reads anew at every call.
 
     ``temperature`` is that of sampling and of the recorded log-probs (also of greedy replies).
-    ``reuse``: keep the KV cache from turn to turn; by default on a CPU only, since elsewhere
-    prompts are cheap to compute again and memory is dear.
+    ``reuse``: keep keys and values from one ``generate`` to the next; by default on a CPU only,
+    as memory is dear elsewhere. A session keeps those of an episode for as long as it lasts.
     """
 
     def __init__(
@@ -54,90 +45,185 @@ class NativePolicy:
     ) -> None:
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
-        self._model = model
-        self._tokenizer = tokenizer
-        self._temperature = temperature
-        self._limit = max_new_tokens
-        self._stops = stop_ids(tokenizer, getattr(model, "generation_config", None))
-        self._context = context_length(model.config)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.temperature = temperature
+        self.limit = max_new_tokens
+        self.stops = stop_ids(tokenizer, getattr(model, "generation_config", None))
+        self.context = context_length(model.config)
         self._reuse = model.device.type == "cpu" if reuse is None else reuse
-        with evaluating(model):
-            self._bias = model.device.type == "cpu" and takes_bias(model)
-        self._kept: dict[tuple[int, ...], Kept] = {}
-        self._beginning: Kept | None = None
-        self._weights = -1
+        self._kinds: dict[bool, Callable[[Any], Network] | None] = {}
+        self._kept: tuple[bool, NativeSession] | None = None
 
     def at(self, temperature: float, max_new_tokens: int | None = None) -> NativePolicy:
         """The same model sampled at another temperature, and to another limit if given."""
-        return NativePolicy(
-            self._model,
-            self._tokenizer,
+        other = NativePolicy(
+            self.model,
+            self.tokenizer,
             temperature=temperature,
-            max_new_tokens=max_new_tokens or self._limit,
+            max_new_tokens=max_new_tokens or self.limit,
             reuse=self._reuse,
         )
+        other._kinds = self._kinds
+        return other
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """One reply per request, in order."""
-        prompts = [prompt_ids(self._tokenizer, request) for request in requests]
+        kept, self._kept = self._kept, None
+        with evaluating(self.model):
+            network = self._network()
+            if network is None:
+                return self._padded(requests, greedy)
+            if kept is None or kept[0] != greedy:
+                kept = greedy, NativeSession(self, network, greedy)
+            found = kept[1].round(requests)
+        if self._reuse:
+            self._kept = kept
+        return found
+
+    def session(self, *, greedy: bool = False) -> Session:
+        """Decisions batched continuously; the model is in evaluation mode until it is closed."""
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(self.model))
+            network = self._network()
+            if network is None:
+                return Rounds(self, greedy)
+            return NativeSession(self, network, greedy, closing=stack.pop_all())
+
+    def asked(self, request: Request, prompt: Sequence[int], greedy: bool) -> Asked:
+        """What is to be sampled; a row's random numbers are keyed by its own key alone."""
+        limit = min(self.limit, self.context - len(prompt))
+        draws = None if greedy else keyed_generator(*request.key).random(limit)
+        return Asked(prompt, limit, draws)
+
+    def _network(self) -> Network | None:
+        """One with slots of its own; None for a model that has none."""
+        whole = is_whole(self.model)
+        if whole not in self._kinds:
+            self._kinds[whole] = network_kind(self.model)
+        kind = self._kinds[whole]
+        return None if kind is None else kind(self.model)
+
+    def _padded(self, requests: Sequence[Request], greedy: bool) -> list[Generation]:
+        """One reply per request from a model that has no network."""
+        prompts = [prompt_ids(self.tokenizer, request) for request in requests]
         answers = [Generation(prompt, overflow=True) for prompt in prompts]
-        rows = [i for i, prompt in enumerate(prompts) if len(prompt) < self._context]
-        if rows:
-            job = self._job([requests[i] for i in rows], [prompts[i] for i in rows], greedy)
-            with evaluating(self._model):
-                decoded = decode(self._model, job)
-            self._keep([requests[i].key for i in rows], decoded)
-            sampled = [Sampled(row.ids, row.logprobs) for row in decoded]
-            made = replies(self._tokenizer, job.prompts, sampled, stops=self._stops)
-            for i, reply in zip(rows, made, strict=True):
+        fit = [i for i, prompt in enumerate(prompts) if len(prompt) < self.context]
+        if fit:
+            asked = [self.asked(requests[i], prompts[i], greedy) for i in fit]
+            sampled = decode_padded(self.model, asked, self.stops, self.temperature)
+            shown = [prompts[i] for i in fit]
+            made = replies(self.tokenizer, shown, sampled, stops=self.stops)
+            for i, reply in zip(fit, made, strict=True):
                 answers[i] = reply
         return answers
 
-    def _job(
-        self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], greedy: bool
-    ) -> Job:
-        keys = [request.key for request in requests]
-        return Job(
-            prompts=prompts,
-            limits=[min(self._limit, self._context - len(prompt)) for prompt in prompts],
-            uniforms=None if greedy else self._uniforms(keys),
-            stops=self._stops,
-            temperature=self._temperature,
-            bias=self._bias,
-            kept=self._past(keys, prompts) if self._reuse else None,
+
+@dataclass(frozen=True)
+class _Pending:
+    """A decision under way."""
+
+    episode: Key
+    seat: Seat
+    prompt: Sequence[int]
+
+
+class NativeSession:
+    """A ``Session`` in one batch. An episode keeps its seat until it leaves."""
+
+    def __init__(
+        self,
+        policy: NativePolicy,
+        network: Network,
+        greedy: bool,
+        *,
+        closing: ExitStack | None = None,
+    ) -> None:
+        """``closing``: what is to be left when the session closes."""
+        self._policy, self._greedy, self._closing = policy, greedy, closing
+        self._batch = Batch(
+            network,
+            stops=policy.stops,
+            temperature=policy.temperature,
+            limit=policy.limit,
+            greedy=greedy,
         )
+        self._seats: dict[Key, Seat] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._ready: dict[int, Generation] = {}
+        self._count, self._weights = 0, -1
 
-    def _past(
-        self, keys: Sequence[tuple[int, ...]], prompts: Sequence[Sequence[int]]
-    ) -> list[Kept | None]:
-        """What the turn before left of each row's cache, if the weights are still the same; for
-        rows that begin, what they have in common (a system message, say), computed once."""
-        weights = sum(parameter._version for parameter in self._model.parameters())
+    def ask(self, requests: Sequence[Request]) -> list[int]:
+        """Begin decisions; the numbers under which they will be answered."""
+        self._drop_what_is_stale()
+        numbers = list(range(self._count, self._count + len(requests)))
+        self._count += len(requests)
+        begun = list[tuple[Seat, Asked]]()
+        for number, request in zip(numbers, requests, strict=True):
+            prompt = prompt_ids(self._policy.tokenizer, request)
+            if len(prompt) >= self._policy.context:
+                self._ready[number] = Generation(prompt, overflow=True)
+                continue
+            episode = request.key[:-1]
+            seat = self._seats.pop(episode, None) or self._batch.seat()
+            self._pending[number] = _Pending(episode, seat, prompt)
+            begun.append((seat, self._policy.asked(request, prompt, self._greedy)))
+        if begun:
+            seats, asked = zip(*begun, strict=True)
+            self._batch.begin(seats, asked)
+        return numbers
+
+    def answers(self, least: int = 1) -> list[tuple[int, Generation]]:
+        """Replies that have ended: at least so many and an eighth of the rows, or all."""
+        wanted = max(least, math.ceil(PATIENCE * self._batch.held))
+        ended = len(self._pending) - self._batch.going + len(self._ready)
+        self._batch.run(max(wanted - ended, 0))
+        self._collect()
+        found, self._ready = self._ready, {}
+        return sorted(found.items())
+
+    def leave(self, episode: Key) -> None:
+        """The episode asks no more: its seat is free."""
+        seat = self._seats.pop(episode, None)
+        if seat is not None:
+            self._batch.leave(seat)
+
+    def close(self) -> None:
+        """Free what is held, and leave the model as it was."""
+        del self._batch
+        if self._closing is not None:
+            self._closing.close()
+
+    def round(self, requests: Sequence[Request]) -> list[Generation]:
+        """Replies to these requests, in order; of other episodes nothing is kept."""
+        others = self._seats.keys() - {request.key[:-1] for request in requests}
+        numbers = self.ask(requests)  # before they leave: what they know may be of use
+        for episode in others:
+            self._batch.leave(self._seats.pop(episode))
+        found = dict(self.answers(len(numbers)))
+        return [found[number] for number in numbers]
+
+    def _collect(self) -> None:
+        """Replies that have ended become ready."""
+        ended = [n for n, one in self._pending.items() if self._batch.ended(one.seat)]
+        if not ended:
+            return
+        pending = [self._pending.pop(number) for number in ended]
+        sampled: list[Sampled] = [self._batch.reply(one.seat) for one in pending]
+        prompts = [one.prompt for one in pending]
+        made = replies(self._policy.tokenizer, prompts, sampled, stops=self._policy.stops)
+        self._ready |= dict(zip(ended, made, strict=True))
+        for one in pending:
+            if one.episode in self._seats:
+                self._batch.leave(one.seat)
+            else:
+                self._seats[one.episode] = one.seat
+
+    def _drop_what_is_stale(self) -> None:
+        weights = sum(parameter._version for parameter in self._policy.model.parameters())
         if weights != self._weights:
-            self._weights, self._kept, self._beginning = weights, {}, None
-        known = [self._kept.get((*key[:-1], key[-1] - 1)) for key in keys]
-        fresh = [prompt for prompt, kept in zip(prompts, known, strict=True) if kept is None]
-        beginning = self._begun(fresh) if len(fresh) > 1 else None
-        return [kept or beginning for kept in known]
-
-    def _begun(self, prompts: Sequence[Sequence[int]]) -> Kept | None:
-        """The cache of the tokens that all these prompts begin with; None if they are too few."""
-        shared = common_beginning(prompts)
-        if len(shared) < LEAST_SHARED or growing_cache(self._model) is None:
-            return None
-        if self._beginning is None or list(self._beginning.tokens) != shared:
-            with evaluating(self._model):
-                self._beginning = read(self._model, shared, bias=self._bias)
-        return self._beginning
-
-    def _keep(self, keys: Sequence[tuple[int, ...]], decoded: Sequence[Decoded]) -> None:
-        """Remember each row's cache for its next turn; nothing older is kept."""
-        rows = zip(keys, decoded, strict=True)
-        self._kept = {key: row.kept for key, row in rows if row.kept is not None}
-
-    def _uniforms(self, keys: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """(rows, tokens) in [0, 1): a row's numbers are keyed by its own key alone."""
-        return np.stack([keyed_generator(*key).random(self._limit) for key in keys])
+            self._weights = weights
+            self._batch.forget()
 
 
 @dataclass(frozen=True)
@@ -151,145 +237,27 @@ class Job:
     """(rows, at least max(limits)) numbers in [0, 1) for inverse-CDF sampling; None: greedy."""
     stops: Sequence[int]
     temperature: float
-    bias: bool = False
-    """The model takes a ready-made attention bias."""
-    kept: Sequence[Kept | None] | None = None
-    """What is left of each row's previous turn; None: nothing is, and nothing is to be kept."""
+
+    def asked(self) -> list[Asked]:
+        """Row by row."""
+        rows = range(len(self.prompts))
+        draws = [None if self.uniforms is None else self.uniforms[row] for row in rows]
+        return [Asked(*row) for row in zip(self.prompts, self.limits, draws, strict=True)]
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """One row's reply, and its share of the cache if that can be taken over later."""
-
-    ids: list[int]
-    """Sampled ids, with the stop token."""
-    logprobs: list[float]
-    kept: Kept | None
-
-
-@torch.no_grad()  # not inference_mode: what ZeRO-3 gathers inside must still be trained on
-def decode(model: Any, job: Job) -> list[Decoded]:
-    """Sample every row of a job to its stop token or limit.
-
-    Prompts are padded on the left, with explicit mask and positions; the output layer sees the
-    last position only.
-    """
-    batch = _Batch(model, job)
-    while batch.step():
-        pass
-    return batch.results()
-
-
-def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens that all prompts begin with, short of the last one of any."""
-    rows = [tuple(prompt) for prompt in prompts]
-    first, last = min(rows), max(rows)  # whatever these two share, all in between do
-    length = min(len(prompt) for prompt in prompts) - 1
-    same = (k for k in range(length) if first[k] != last[k])
-    return list(first[: next(same, length)])
-
-
-@torch.no_grad()
-def read(model: Any, tokens: Sequence[int], *, bias: bool) -> Kept | None:
-    """The cache of one row of tokens; None for a model whose cache cannot be lent."""
-    ids = torch.tensor([list(tokens)], device=model.device)
-    network = Network(model, torch.zeros_like(ids[:, 0]), len(tokens), bias=bias)
-    _, cache = network.prompts(ids, growing_cache(model))
-    buffers = buffers_of(cache)
-    return Kept(buffers, 0, 0, tokens) if buffers else None
-
-
-class _Batch:
-    """The rows of a job while they are decoded; ``active`` says which rows are still in it.
-
-    Book-keeping is numpy's: for small models a torch operation on a few numbers costs as much
-    as a layer.
-    """
-
-    def __init__(self, model: Any, job: Job) -> None:
-        self.job, self.device = job, model.device
-        rows, steps = len(job.prompts), max(job.limits)
-        ids, starts = left_padded(job.prompts)
-        past, columns = taken_over(job.prompts, job.kept or [None] * rows)
-        self.cache: Any = growing_cache(model) if past is None else past
-        begin = torch.as_tensor(starts, device=self.device)
-        self.network = Network(model, begin, ids.shape[1], bias=job.bias)
-        self.ids = torch.as_tensor(ids[:, -columns:], device=self.device)
-        self.starts = starts
-        self.limits = np.asarray(job.limits)
-        self.out = np.zeros((rows, steps), dtype=np.int64)
-        self.logprobs = np.zeros((rows, steps), dtype=np.float32)
-        self.lengths = np.zeros(rows, dtype=np.int64)
-        self.active = np.arange(rows)
-        self.going = np.ones(rows, dtype=bool)
-        self.places: dict[int, tuple[Buffers | None, int]] = {}
-        self.count = 0
-
-    def step(self) -> bool:
-        """One more token for every row still going; False once none is."""
-        forward = self.network.token if self.count else self.network.prompts
-        logits, self.cache = forward(self.ids, self.cache)
-        chosen, logprobs = pick(logits, self.job.temperature, self._draw())
-        ids = chosen.numpy(force=True)
-        self.out[self.active, self.count] = ids
-        self.logprobs[self.active, self.count] = logprobs.numpy(force=True)
-        self.count += 1
-        self.lengths[self.active[self.going]] = self.count
-        self.going &= ~np.isin(ids, self.job.stops) & (self.count < self.limits[self.active])
-        self.ids = chosen[:, None]
-        left = int(self.going.sum())
-        if left <= LEAVE_AT * len(ids):
-            self._leave()
-        return left > 0
-
-    def results(self) -> list[Decoded]:
-        """Ids, log-probs and cache of every row, in the job's order."""
-        rows = zip(self.out.tolist(), self.logprobs.tolist(), self.lengths.tolist(), strict=True)
-        made = []
-        for row, (ids, logprobs, length) in enumerate(rows):
-            buffers, place = self.places[row]
-            # The last token was sampled but never fed, so the cache does not hold it.
-            tokens = [*self.job.prompts[row], *ids[: length - 1]]
-            kept = Kept(buffers, place, int(self.starts[row]), tokens) if buffers else None
-            made.append(Decoded(ids[:length], logprobs[:length], kept))
-        return made
-
-    def _draw(self) -> Tensor | None:
-        if self.job.uniforms is None:
-            return None
-        draw = torch.as_tensor(self.job.uniforms[self.active, self.count])
-        return draw.to(finest(self.device)).to(self.device)
-
-    def _leave(self) -> None:
-        """Finished rows go out of the batch; their cache stays where it was."""
-        buffers = None if self.job.kept is None else buffers_of(self.cache)
-        for place in np.flatnonzero(~self.going).tolist():
-            self.places[int(self.active[place])] = (buffers, place)
-        if self.going.any():
-            keep = torch.as_tensor(np.flatnonzero(self.going), device=self.device)
-            self.cache.batch_select_indices(keep)
-            self.network.select(keep)
-            self.ids = self.ids[keep]
-            self.active, self.going = self.active[self.going], self.going[self.going]
-
-
-def pick(logits: Tensor, temperature: float, draw: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Next tokens (B,) and their log-probs (B,), from logits (B, V) and uniforms (B,) or None.
-
-    Inverse CDF, in float64: the token is the first whose cumulated probability exceeds the draw,
-    so rounding in a large vocabulary moves no visible probability.
-    """
-    logp = torch.log_softmax(logits.float() / temperature, dim=-1)
-    if draw is None:
-        chosen = logp.argmax(-1)
-    else:
-        cumulated = logp.exp().cumsum(-1, dtype=finest(logp.device))
-        target = draw[:, None] * cumulated[:, -1:]
-        chosen = torch.searchsorted(cumulated, target, right=True).squeeze(1)
-        chosen = chosen.clamp_(max=logits.shape[-1] - 1)
-    return chosen, logp.gather(-1, chosen[:, None]).squeeze(1)
-
-
-def finest(device: torch.device) -> torch.dtype:
-    """float64, or float32 where the device has no better (Apple's)."""
-    return torch.float32 if device.type == "mps" else torch.float64
+def decode(model: Any, job: Job) -> list[Sampled]:
+    """Sample every row of a job to its stop token or limit."""
+    kind, asked = network_kind(model), job.asked()
+    if kind is None:
+        return decode_padded(model, asked, job.stops, job.temperature)
+    batch = Batch(
+        kind(model),
+        stops=job.stops,
+        temperature=job.temperature,
+        limit=max(job.limits),
+        greedy=job.uniforms is None,
+    )
+    seats = [batch.seat() for _ in asked]
+    batch.begin(seats, asked)
+    batch.run(len(asked))
+    return [batch.reply(seat) for seat in seats]

@@ -1,4 +1,4 @@
-"""Collecting trajectories: many environments at once, one batched decision per tick.
+"""Collecting trajectories: many environments at once, their decisions batched.
 
 What an episode becomes depends on its key alone, not on which others are played beside it:
 episodes are admitted in task order, by counts, and every turn's random numbers are keyed by
@@ -18,7 +18,7 @@ from stages.common.messages import encodable
 from stages.interaction.actions import parse_action
 from stages.interaction.crew import Crew, StepTimeout
 from stages.interaction.environments.base import Environment, Reset, Step, Task
-from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.generation import Generation, Policy, Request, Session, session_with
 from stages.interaction.rewards.functions import REWARD_FUNCTIONS, RewardFunction
 from stages.interaction.states.base import StateOverflow, StateProcessor
 from stages.interaction.trajectory import REVIEW, Action, Message, Trajectory, Turn
@@ -47,19 +47,19 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
 ) -> list[Trajectory]:
     """Play one episode per task; the trajectories come back in task order.
 
-    ``reviewer`` is asked after every tick, for all episodes that go on; its words are stored on
-    the turn. ``max_turns`` is the environment's own unless given. ``indices`` are the episodes'
-    numbers in their keys (their positions in ``tasks`` unless given: a process that plays a share
-    of an iteration passes its numbers). The ``crew`` carries out the environments' calls. What an
-    environment raises drops its episode (``Trajectory.error``); the policy's errors and any
-    AacError end the collection.
+    ``reviewer`` is asked whenever turns have ended, for all of them that are not the last; its
+    words are stored on the turn. ``max_turns`` is the environment's own unless given. ``indices``
+    are the episodes' numbers in their keys (their positions in ``tasks`` unless given: a process
+    that plays a share of an iteration passes its numbers). The ``crew`` carries out the
+    environments' calls. What an environment raises drops its episode (``Trajectory.error``); the
+    policy's errors and any AacError end the collection.
     """
     crew, on_episode = crew or Crew(), on_episode or _ignored
-    numbers = range(len(tasks)) if indices is None else indices
-    waiting = list(zip(range(len(tasks)), tasks, numbers, strict=True))[::-1]
-    done: dict[int, Trajectory] = {}
-    running, fresh, seats = list[_Episode](), list[_Episode](), list[_Seat]()
+    places = range(len(tasks))
+    waiting = list(zip(places, tasks, indices or places, strict=True))[::-1]
+    running, seats, done = list[_Episode](), list[_Seat](), dict[int, Trajectory]()
     rules = _Rules(reward_functions, max_turns)
+    decisions = _Decisions(session_with(policy, greedy=greedy), crew)
     try:
         while waiting or running:
             fresh = []
@@ -69,15 +69,15 @@ def collect(  # noqa: PLR0913 (the one place where the parts of a rollout meet)
                 fresh.append(_Episode(place, task, seat, rules, record))
             running += fresh
             _start(fresh, crew)
-            acted = _tick(running, policy, greedy, crew)
-            _go_on([episode for episode in acted if not episode.finished], reviewer)
+            _go_on(decisions.made(running), reviewer)
             for episode in _ended(running):
+                decisions.session.leave(episode.record.key)
                 seats.append(episode.seat)
-                done[episode.place] = episode.trajectory()
-                on_episode(done[episode.place])
+                on_episode(done.setdefault(episode.place, episode.trajectory()))
     finally:
+        decisions.session.close()
         _close_all([*seats, *(episode.seat for episode in running)])
-    return [done[place] for place in range(len(tasks))]
+    return [done[place] for place in places]
 
 
 def _ignored(_: Trajectory) -> None:
@@ -111,21 +111,41 @@ def _close_all(seats: Iterable[_Seat]) -> None:
         seat.close()
 
 
-def _tick(running: Sequence[_Episode], policy: Policy, greedy: bool, crew: Crew) -> list[_Episode]:
-    """One decision of every episode that still wants one; returns those."""
-    asking = [(episode, request) for episode in running if (request := episode.request())]
-    if not asking:
-        return []
-    replies = policy.generate([request for _, request in asking], greedy=greedy)
-    acting = [
-        (episode, request, reply, action)
-        for (episode, request), reply in zip(asking, replies, strict=True)
-        if (action := episode.decide(reply)) is not None
-    ]
-    steps = crew.each([partial(episode.step, action) for episode, _, _, action in acting])
-    for (episode, request, reply, action), step in zip(acting, steps, strict=True):
-        episode.act(request, reply, action, step)
-    return [episode for episode, _ in asking]
+class _Decisions:
+    """What the episodes have asked of the policy."""
+
+    def __init__(self, session: Session, crew: Crew) -> None:
+        self.session, self._crew = session, crew
+        self._open: dict[int, tuple[_Episode, Request]] = {}
+
+    def made(self, running: Sequence[_Episode]) -> list[_Episode]:
+        """All episodes have the decisions they want asked for; those whose decisions have been
+        made and carried out, and that go on.
+
+        As many at once as the crew has workers, so that slow environments wait together.
+        """
+        self._ask(running)
+        if not self._open:
+            return []
+        answers = self.session.answers(max(self._crew.workers, 1))
+        made = [(*self._open.pop(number), reply) for number, reply in answers]
+        acting = [
+            (episode, request, reply, action)
+            for episode, request, reply in made
+            if (action := episode.decide(reply)) is not None
+        ]
+        steps = self._crew.each([partial(episode.step, action) for episode, _, _, action in acting])
+        for (episode, request, reply, action), step in zip(acting, steps, strict=True):
+            episode.act(request, reply, action, step)
+        return [episode for episode, _, _ in made if not episode.finished]
+
+    def _ask(self, running: Sequence[_Episode]) -> None:
+        waiting = {id(episode) for episode, _ in self._open.values()}
+        idle = [episode for episode in running if id(episode) not in waiting]
+        asking = [(episode, request) for episode in idle if (request := episode.request())]
+        if asking:
+            numbers = self.session.ask([request for _, request in asking])
+            self._open |= dict(zip(numbers, asking, strict=True))
 
 
 def _go_on(acted: Sequence[_Episode], reviewer: Reviewer | None) -> None:

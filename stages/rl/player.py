@@ -120,7 +120,8 @@ class Player:
     def reply(self, dialogues: Sequence[Sequence[Message]], version: int) -> list[str]:
         """What the actor says to each by its likeliest tokens, outside of any environment."""
         ranks, seed = self.trainer.ranks, self.recipe.evaluation.seed
-        policy = self.sampler.policy(version)
+        # A policy of its own: what an older actor has read must not be read on.
+        policy = self.sampler.policy(version).at(self.recipe.evaluation_sampling.temperature)
         with self._playing():
             requests = [
                 Request(dialogues[number], (), (seed, CLEAN_KEY, number, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from stages.common.save_points import SavePoints
 from stages.common.sharding import offloads_to
 from stages.evaluation.audit import FOLDER as AUDIT
 from stages.evaluation.audit import VERDICTS, WHOLE
-from stages.interaction.generation import Generation, Policy, Request
+from stages.interaction.generation import (
+    Generation,
+    Key,
+    Policy,
+    Request,
+    Session,
+    session_with,
+)
 from stages.recipe.models import RlSection
 from stages.rl.baselines import Baseline
 from stages.rl.checkpoint import Belongings, keep_pool_of, load_checkpoint, save_checkpoint
@@ -132,6 +140,34 @@ class Stoppable:
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """As the policy does. Raises Interrupted."""
-        if interrupts.asked():
-            raise interrupts.Interrupted("the rollout was given up")
+        _go_on()
         return self._policy.generate(requests, greedy=greedy)
+
+    def session(self, *, greedy: bool = False) -> Session:
+        """The policy's own, with the same end."""
+        return _StoppableSession(session_with(self._policy, greedy=greedy))
+
+
+@dataclass
+class _StoppableSession:
+    """A session that gives up where somebody wants the run to stop."""
+
+    own: Session
+
+    def ask(self, requests: Sequence[Request]) -> list[int]:
+        return self.own.ask(requests)
+
+    def answers(self, least: int = 1) -> list[tuple[int, Generation]]:
+        _go_on()
+        return self.own.answers(least)
+
+    def leave(self, episode: Key) -> None:
+        self.own.leave(episode)
+
+    def close(self) -> None:
+        self.own.close()
+
+
+def _go_on() -> None:
+    if interrupts.asked():
+        raise interrupts.Interrupted("the rollout was given up")

@@ -13,7 +13,7 @@ from stages.common.manifest import build_manifest
 from stages.evaluation.serve import ServedAgent
 from stages.evaluation.supervise import Supervision, supervised
 from stages.interaction.endpoint.protocol import read_request
-from stages.interaction.native import NativePolicy
+from stages.interaction.native import NativeSession
 from stages.interaction.player import LoadedActor
 from stages.interaction.supervision import RECONSIDER
 from stages.recipe.models import Recipe
@@ -88,13 +88,13 @@ def test_rankings_need_no_run(watched) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every text that the model is shown."""
     seen: list[str] = []
-    real = NativePolicy.generate
+    real = NativeSession.ask
 
-    def generate(self: NativePolicy, requests: Any, **how: Any) -> Any:
+    def ask(self: NativeSession, requests: Any) -> Any:
         seen.extend(str(m["content"]) for r in requests for m in r.messages)
-        return real(self, requests, **how)
+        return real(self, requests)
 
-    monkeypatch.setattr(NativePolicy, "generate", generate)
+    monkeypatch.setattr(NativeSession, "ask", ask)
     return seen
 
 

@@ -15,12 +15,14 @@ import torch
 from stages.common.chat import encode_prompt, stop_ids
 from stages.common.models import load_actor, load_tokenizer
 from stages.common.seeding import keyed_generator
+from stages.interaction import llama
 from stages.interaction.actions import parse_action
+from stages.interaction.batch import Asked, Batch, common_beginning
 from stages.interaction.generation import Generation, Request
-from stages.interaction.kv_cache import Kept, taken_over
-from stages.interaction.native import Job, NativePolicy, common_beginning, decode, pick
-from stages.interaction.network import Network, takes_bias
+from stages.interaction.native import Job, NativePolicy, decode
+from stages.interaction.network import AnyNetwork, network_kind
 from stages.interaction.rollout import collect
+from stages.interaction.sampling import pick
 from stages.interaction.states import build_state
 from stages.interaction.trajectory import Action, Trajectory, Turn
 from tests.interaction.toys import BoxEnvironment, task
@@ -133,9 +135,14 @@ def test_training_ids_are_the_sampled_ones(actor: Any) -> None:
     model, tokenizer = actor
     policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=24)
     sampled: list[Generation] = []
-    original = policy.generate
-    policy.generate = lambda asked, **o: sampled.extend(made := original(asked, **o)) or made  # type: ignore[method-assign]
-    episodes = play(actor, policy, tasks=2, parallel=1)
+
+    class Noting:
+        def generate(self, asked: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+            made = policy.generate(asked, greedy=greedy)
+            sampled.extend(made)
+            return made
+
+    episodes = play(actor, Noting(), tasks=2, parallel=1)
     turns = [turn for episode in episodes for turn in episode.turns]
     recorded = [(turn.prompt_ids, turn.action_ids, turn.logprobs) for turn in turns]
     assert recorded == [(tuple(g.prompt_ids), tuple(g.ids), tuple(g.logprobs)) for g in sampled]
@@ -149,25 +156,85 @@ def test_training_ids_are_the_sampled_ones(actor: Any) -> None:
     assert total and extended >= 0.5 * total, "most prompts extend the last (templates may trim)"
 
 
-def test_the_same_keys_give_the_same_episode_in_any_company(actor: Any) -> None:
-    model, tokenizer = actor
+class InRounds:
+    """A policy without sessions of its own: every turn is one call of ``generate``."""
 
-    def episodes(reuse: bool, parallel: int) -> list[Trajectory]:
-        policy = NativePolicy(
-            model, tokenizer, temperature=TEMPERATURE, max_new_tokens=10, reuse=reuse
-        )
-        return play(actor, policy, tasks=4, parallel=parallel, max_turns=3)
+    def __init__(self, policy: NativePolicy) -> None:
+        self.policy = policy
+
+    def generate(self, asked: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
+        return self.policy.generate(asked, greedy=greedy)
+
+
+def assert_same(found: Sequence[Trajectory], reference: Sequence[Trajectory]) -> None:
+    """The same episodes, their log-probs up to rounding."""
 
     def without_logprobs(episode: Trajectory) -> Trajectory:
         return episode.with_turns([replace(turn, logprobs=()) for turn in episode.turns])
 
-    reference = episodes(False, 1)
-    for reuse, parallel in ((True, 3), (False, 64), (True, 64)):
-        found = episodes(reuse, parallel)
-        assert list(map(without_logprobs, found)) == list(map(without_logprobs, reference))
-        for one, other in zip(found, reference, strict=True):
-            for turn, twin in zip(one.turns, other.turns, strict=True):
-                np.testing.assert_allclose(turn.logprobs, twin.logprobs, atol=1e-5)
+    assert list(map(without_logprobs, found)) == list(map(without_logprobs, reference))
+    for one, other in zip(found, reference, strict=True):
+        for turn, twin in zip(one.turns, other.turns, strict=True):
+            np.testing.assert_allclose(turn.logprobs, twin.logprobs, atol=1e-5)
+
+
+@pytest.fixture
+def stopping(actor: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same, but every fifth token or so ends a reply, so that replies differ in length."""
+    model, _ = actor
+    often = list(range(5, model.config.vocab_size, 5))
+    monkeypatch.setattr(model.generation_config, "eos_token_id", often)
+    return actor
+
+
+def test_the_same_keys_give_the_same_episode_in_any_company(actor: Any, stopping: Any) -> None:
+    """One at a time, a few, or all at once; batched continuously or turn by turn."""
+    model, tokenizer = stopping
+
+    def episodes(parallel: int, wrap: Any = lambda policy: policy, **how: Any) -> Any:
+        policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=10, **how)
+        return play(actor, wrap(policy), tasks=9, parallel=parallel, max_turns=3)
+
+    reference = episodes(1, InRounds, reuse=False)
+    assert len({len(turn.action_ids) for e in reference for turn in e.turns}) > 4
+    for parallel in (1, 2, 3, 5, 64):
+        assert_same(episodes(parallel), reference)
+    for reuse in (True, False):
+        assert_same(episodes(64, InRounds, reuse=reuse), reference)
+
+
+def test_an_episode_that_ends_makes_room_for_the_next_at_once(stopping: Any) -> None:
+    """Rows enter while others are in the middle of a reply; memory is that of those who play."""
+    model, tokenizer = stopping
+    policy = NativePolicy(model, tokenizer, temperature=TEMPERATURE, max_new_tokens=24)
+    session: Any = policy.session()
+    slots, entered, real = session._batch._slots, [], session._batch.begin
+
+    def begin(seats: Any, asked: Any) -> None:
+        entered.append((len(seats), session._batch.going))
+        real(seats, asked)
+
+    session._batch.begin = begin
+    policy.session = lambda **_: session  # type: ignore[method-assign]
+    episodes = play(stopping, policy, tasks=24, parallel=8, max_turns=3)
+    assert len(episodes) == 24
+    assert entered[0] == (8, 0)
+    assert any(going for _, going in entered), "nobody waits for the slowest"
+    assert all(rows + going <= 8 for rows, going in entered)
+    assert slots.count == 8
+
+
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """How many tokens of each row every forward over prompts computes."""
+    seen: list[list[int]] = []
+    for kind in (llama.Llama, AnyNetwork):
+
+        def extend(self: Any, rows: Any, tokens: Any, real: Any = kind.extend) -> Any:
+            seen.append([len(row) for row in tokens])
+            return real(self, rows, tokens)
+
+        monkeypatch.setattr(kind, "extend", extend)
+    return seen
 
 
 def test_what_first_prompts_begin_with_is_computed_once(
@@ -178,33 +245,97 @@ def test_what_first_prompts_begin_with_is_computed_once(
     endings = ("orders", "tables and units", "x")
     states = [[rules | {"content": rules["content"] + end}] for end in endings]
     requests = [Request(state, (), (0, 0, k, 0)) for k, state in enumerate(states)]
-    computed: list[tuple[int, ...]] = []
-    real = Network.prompts
-
-    def counted(self: Any, ids: torch.Tensor, cache: Any) -> Any:
-        computed.append(tuple(ids.shape))
-        return real(self, ids, cache)
-
-    monkeypatch.setattr(Network, "prompts", counted)
-    replies, shapes = [], []
-    for reuse in (False, True):
-        policy = NativePolicy(model, tokenizer, max_new_tokens=6, reuse=reuse)
-        computed.clear()
-        replies.append(policy.generate(requests))
-        shapes.append(list(computed))
-        policy.generate(requests)  # the same weights: what is shared is known by now
-        again = computed[len(shapes[-1]) :]
-    ((rows, width),), (beginning, rest) = shapes
-    shared = len(common_beginning([reply.prompt_ids for reply in replies[0]]))
-    assert beginning == (1, shared) and rest == (rows, width - shared) and again == [rest]
-    for plain, reply in zip(*replies, strict=True):
-        assert reply.ids == plain.ids
-        np.testing.assert_allclose(reply.logprobs, plain.logprobs, atol=1e-5)
+    alone = NativePolicy(model, tokenizer, max_new_tokens=6, reuse=False)
+    plain = [alone.generate([request])[0] for request in requests]
+    lengths = [len(reply.prompt_ids) for reply in plain]
+    shared = len(common_beginning([reply.prompt_ids for reply in plain]))
+    policy = NativePolicy(model, tokenizer, max_new_tokens=6, reuse=True)
+    policy.generate(requests[:1])  # what makes a network may try it out
+    policy = policy.at(1.0)
+    seen = computed(monkeypatch)
+    replies = policy.generate(requests)
+    assert seen == [[shared], [n - shared for n in lengths]]
+    for one, reply in zip(plain, replies, strict=True):
+        assert reply.ids == one.ids
+        np.testing.assert_allclose(reply.logprobs, one.logprobs, atol=1e-5)
+    seen.clear()
+    others = [replace(request, key=(0, 0, 7 + k, 0)) for k, request in enumerate(requests)]
+    policy.generate(others)  # the same weights: what was read is known by now
+    assert seen == [[1, 1, 1]]
     with torch.no_grad():
         next(model.parameters()).mul_(1.0)  # other weights, for all it knows
-    computed.clear()
+    seen.clear()
     policy.generate(requests)
-    assert computed == shapes[1]
+    assert seen == [[shared], [n - shared for n in lengths]]
+
+
+def test_a_follow_up_reads_only_what_is_new(actor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last sampled token was never fed; of a prompt that was cut, what is in common is kept."""
+    model, _ = actor
+    kind = network_kind(model)
+    assert kind is not None
+    batch = Batch(kind(model), stops=(), temperature=TEMPERATURE, limit=5, greedy=True)
+    seats = [batch.seat(), batch.seat()]
+    prompts = [[5, 6, 7, 8], [9, 10]]
+    seen = computed(monkeypatch)
+
+    def replies(prompts: list[list[int]]) -> list[list[int]]:
+        batch.begin(seats, [Asked(prompt, 3 + k, None) for k, prompt in enumerate(prompts)])
+        batch.run(2)
+        found = [batch.reply(seat) for seat in seats]
+        for prompt, row in zip(prompts, found, strict=True):
+            np.testing.assert_allclose(row.logprobs, oracle(model, prompt, row.ids), atol=1e-5)
+        return [row.ids for row in found]
+
+    first = replies(prompts)
+    assert seen.pop() == [4, 2]
+    replies([[*prompts[0], *first[0], 11, 12], [*prompts[1], *first[1], 13]])
+    assert seen.pop() == [3, 2]
+    replies([[5, 6, 99, 8, 11], [9, 10, *first[1], 13, 14]])
+    assert seen.pop() == [3, 1]
+    replies([[5, 6, 99], [9]])
+    assert seen.pop() == [1, 1]
+    replies([[40, 41, 42, 43, 44], [45]])
+    assert seen.pop() == [5, 1]
+
+
+@pytest.mark.parametrize("kind", [llama.Llama, AnyNetwork])
+def test_rows_may_enter_leave_and_change_places_at_any_time(actor: Any, kind: Any) -> None:
+    """Random comings and goings in one batch; every reply is what a plain forward says."""
+    model, _ = actor
+    assert network_kind(model) is llama.Llama
+    rng = keyed_generator(11)
+    batch = Batch(kind(model), stops=(3, 4, 5, 6), temperature=TEMPERATURE, limit=9)
+    open_: dict[Any, tuple[list[int], np.ndarray]] = {}
+    rows: list[tuple[list[int], np.ndarray, Any]] = []
+    idle: list[Any] = []
+    for _ in range(25):
+        fresh = [batch.seat() for _ in range(int(rng.integers(0, 4)))]
+        again = [idle.pop() for _ in range(min(len(idle), int(rng.integers(0, 3))))]
+        begun = []
+        for seat in fresh + again:
+            prompt = rng.integers(7, 50, int(rng.integers(1, 30))).tolist()
+            if rows and rng.random() < 0.5:  # goes on with what some row has said
+                before, _, said = rows[int(rng.integers(len(rows)))]
+                prompt = [*before, *said.ids][: int(rng.integers(2, 40))] + prompt[:3]
+            begun.append((prompt, rng.random(9)))
+            open_[seat] = begun[-1]
+        if begun:
+            asked = [Asked(prompt, 1 + len(prompt) % 9, draws) for prompt, draws in begun]
+            batch.begin(fresh + again, asked)
+        batch.run(int(rng.integers(0, 3)))
+        for seat in [seat for seat in open_ if batch.ended(seat)]:
+            rows.append((*open_.pop(seat), batch.reply(seat)))
+            if rng.random() < 0.4:
+                batch.leave(seat)
+            else:
+                idle.append(seat)
+    assert len(rows) > 20
+    for prompt, draws, row in rows:
+        job = Job([prompt], [1 + len(prompt) % 9], draws[None], (3, 4, 5, 6), TEMPERATURE)
+        [alone] = decode(model, job)
+        assert row.ids == alone.ids
+        np.testing.assert_allclose(row.logprobs, oracle(model, prompt, row.ids), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -301,23 +432,27 @@ def test_any_stop_token_ends_a_row_and_is_recorded(actor: Any) -> None:
     assert abs(np.mean(lengths) - (1 + math.e)) < 4 * math.sqrt(math.e * (1 + math.e) / 40)
 
 
-def test_finished_rows_leave_the_batch(actor: Any) -> None:
+def test_finished_rows_leave_the_batch(actor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = actor
     stops = stop_ids(tokenizer, model.generation_config)
     logits = torch.full((model.config.vocab_size,), -9.0)
     logits[5], logits[stops[0]] = 1.0, 1.0
     policy = NativePolicy(model, tokenizer, max_new_tokens=50)
     sizes: list[int] = []
-    hook = model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    try:
-        replies = with_logits(model, logits, lambda: policy.generate(requests_of(32)))
-    finally:
-        hook.remove()
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 32
-    assert len(sizes) == max(len(reply.ids) for reply in replies)
-    assert sum(sizes) < 2 * sum(len(reply.ids) for reply in replies)
+    for kind in (llama.Llama, AnyNetwork):
+
+        def step(self: Any, ids: Any, real: Any = kind.step) -> Any:
+            sizes.append(len(ids))
+            return real(self, ids)
+
+        monkeypatch.setattr(kind, "step", step)
+    policy.generate(requests_of(1))
+    sizes.clear()
+    replies = with_logits(model, logits, lambda: policy.generate(requests_of(32)))
+    lengths = [len(reply.ids) for reply in replies]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] <= 32
+    assert len(sizes) == max(lengths) - 1, "the first token comes with the prompt"
+    assert sum(sizes) < 1.5 * sum(lengths)
 
 
 def test_sampling_follows_the_distribution_and_the_draw() -> None:
@@ -377,27 +512,6 @@ def test_changed_weights_are_never_mixed_with_an_old_cache(actor: Any) -> None:
             norm.div_(0.5)
 
 
-def test_a_cache_is_taken_over_only_as_far_as_the_tokens_agree(actor: Any) -> None:
-    model, _ = actor
-    job = Job([[5, 6, 7, 8], [9, 10]], [3, 3], None, (), TEMPERATURE, kept=[None, None])
-    first = decode(model, job)
-    kept = [row.kept for row in first]
-    assert all(isinstance(one, Kept) for one in kept)
-    follow_ups = [
-        [[5, 6, 7, 8, *first[0].ids, 11, 12], [9, 10, *first[1].ids, 13]],
-        [[5, 6, 99, 8, 11], [9, 10, *first[1].ids, 13, 14]],
-        [[5, 6, 7], [9]],
-        [[40, 41, 42, 43, 44], [45]],
-    ]
-    for prompts in follow_ups:
-        again = decode(model, replace(job, prompts=prompts, kept=kept))
-        for prompt, row in zip(prompts, again, strict=True):
-            found = torch.tensor(row.logprobs).double()
-            torch.testing.assert_close(found, oracle(model, prompt, row.ids), atol=1e-5, rtol=0)
-    cache, columns = taken_over(follow_ups[0], kept)
-    assert cache is not None and columns == 3, "the last sampled token was never fed"
-
-
 def test_the_policy_leaves_the_models_mode_as_it_was(actor: Any) -> None:
     model, tokenizer = actor
     for mode in (True, False):
@@ -443,12 +557,25 @@ def architectures() -> dict[str, Any]:
         "gemma3": t.Gemma3TextConfig(**more, **special, head_dim=8, **window),
         "bloom": t.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4),
         "qwen2": t.Qwen2Config(**more),
+        "mamba": t.MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, state_size=8),
     }
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "mistral", "gemma3", "bloom", "qwen2"])
+WAYS = {
+    "gpt2": AnyNetwork,
+    "gpt_neox": AnyNetwork,
+    "mistral": AnyNetwork,  # its window is no matter of a plain causal mask
+    "gemma3": AnyNetwork,
+    "bloom": None,  # takes no positions
+    "qwen2": llama.Llama,
+    "mamba": None,  # keeps a state, no keys
+}
+"""How each is computed."""
+
+
+@pytest.mark.parametrize("family", sorted(architectures()))
 def test_other_families_sample_what_they_say(family: str) -> None:
-    """With and without the ready-made mask, first turn and follow-up, ragged and padded."""
+    """Ragged, first turn and follow-up, whichever way the family is computed."""
     from transformers import AutoModelForCausalLM
 
     with torch.random.fork_rng():
@@ -456,13 +583,20 @@ def test_other_families_sample_what_they_say(family: str) -> None:
         model = AutoModelForCausalLM.from_config(architectures()[family]).eval()
     draw = keyed_generator(2)
     prompts = [draw.integers(3, 96, size).tolist() for size in (3, 11, 6)]
-    job = Job(
-        prompts, [5, 9, 7], draw.random((3, 9)), (), TEMPERATURE, takes_bias(model), [None] * 3
-    )
+    kind = network_kind(model)
+    assert kind is WAYS[family]
+    batch = None if kind is None else Batch(kind(model), stops=(), temperature=TEMPERATURE, limit=9)
+    seats = [] if batch is None else [batch.seat() for _ in prompts]
     for _ in range(2):
-        rows = decode(model, job)
-        for prompt, row in zip(job.prompts, rows, strict=True):
+        draws = draw.random((3, 9))
+        asked = [Asked(*row) for row in zip(prompts, (5, 9, 7), draws, strict=True)]
+        if batch is None:
+            rows = decode(model, Job(prompts, (5, 9, 7), draws, (), TEMPERATURE))
+        else:
+            batch.begin(seats, asked)
+            batch.run(len(asked))
+            rows = [batch.reply(seat) for seat in seats]
+        for prompt, row in zip(prompts, rows, strict=True):
             found = torch.tensor(row.logprobs).double()
             torch.testing.assert_close(found, oracle(model, prompt, row.ids), atol=1e-5, rtol=0)
-        longer = [[*p, *row.ids, 7, 8, 9][:40] for p, row in zip(job.prompts, rows, strict=True)]
-        job = replace(job, prompts=longer, kept=[row.kept for row in rows])
+        prompts = [[*p, *row.ids, 7, 8, 9][:40] for p, row in zip(prompts, rows, strict=True)]

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aacli.app import app
-from stages.interaction.native import NativePolicy
+from stages.interaction.native import NativeSession
 from tests.distributed.launching import PATIENCE
 from tests.resume.lab import NEVER, STAGES, Lab, assert_same
 from tests.resume.processes import Command, aac
@@ -57,17 +57,17 @@ def test_a_stage_saves_its_state_and_goes_on_to_the_same_end(
 def test_a_rollout_is_given_up_in_the_middle(lab: Lab, tmp_path: Path) -> None:
     """Nothing was learnt from it, so the run goes on as if it had not begun it."""
     folder, asked = tmp_path / "rl", []
-    real = NativePolicy.generate
+    real = NativeSession.ask
 
-    def heard(self: NativePolicy, requests: Any, **how: Any) -> Any:
+    def heard(self: NativeSession, requests: Any) -> Any:
         if requests[0].key[1] == 3 and requests[0].key[3] == 0:  # the fourth iteration's first turn
             signal.raise_signal(signal.SIGTERM)
         asked.append(requests[0].key)
-        return real(self, requests, **how)
+        return real(self, requests)
 
     words = lab.words("rl", folder, **NEVER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NativePolicy, "generate", heard)
+        patch.setattr(NativeSession, "ask", heard)
         cut = CliRunner().invoke(app, words)
     assert cut.exit_code == 130 and "the state after iteration 3 is saved" in cut.stderr
     assert asked[-1][1:] == (3, 0, 0)

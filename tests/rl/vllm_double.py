@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from stages.interaction.native import Decoded, Job, decode
+from stages.interaction.native import Job, decode
+from stages.interaction.replies import Sampled
 from stages.recipe.generation import VllmSection
 
 
@@ -76,7 +77,7 @@ class Vllm:
             for prompt, row in zip(ids, rows, strict=True)
         ]
 
-    def _draw(self, prompts: list[list[int]], setting: dict[str, Any]) -> list[Decoded]:
+    def _draw(self, prompts: list[list[int]], setting: dict[str, Any]) -> list[Sampled]:
         self.settings.append(setting)
         greedy, limit = setting["temperature"] == 0, setting["max_tokens"]
         job = Job(
@@ -91,7 +92,7 @@ class Vllm:
         return rows
 
 
-def _output(row: Decoded) -> Any:
+def _output(row: Sampled) -> Any:
     """The sampled token stands after one that is likelier, as ranks go."""
     places = zip(row.ids, row.logprobs, strict=True)
     likelier = SimpleNamespace(logprob=0.0, rank=1)
