@@ -16,6 +16,8 @@ from torch import Tensor
 
 ROOM = 32
 """Columns are allocated in steps of so many."""
+ALIGNMENT = 64
+"""Bytes, of torch's own tensors on a CPU."""
 
 
 class Slots:
@@ -107,12 +109,15 @@ class Slots:
 def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Zeros, as what is masked is still multiplied by 0, which garbage could make NaN.
 
-    numpy's come from the system page by page as they are used; torch's are written at once.
+    numpy's come from the system page by page as they are used, torch's are written at once. They
+    begin where torch's would: kernels round by how their operands lie in memory.
     """
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     size = math.prod(shape) * like.element_size()
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+    memory = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory[start : start + size]).view(like.dtype).view(shape)
 
 
 def _larger(buffer: Tensor, slots: int, columns: int, used: int) -> Tensor:

@@ -166,7 +166,7 @@ def played_in(folder: Path) -> torch.dtype:
     model = SimpleNamespace(chat_template=None, dtype="bfloat16")
     sampling = SimpleNamespace(temperature=1.0, max_new_tokens=4)
     policy: Any = load_player(folder, model=model, sampling=sampling, state=StateOptions()).policy
-    dtype: torch.dtype = policy._model.dtype
+    dtype: torch.dtype = policy.model.dtype
     return dtype
 
 
