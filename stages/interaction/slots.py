@@ -55,8 +55,9 @@ class Slots:
         else:
             columns = self.columns
         used = int(self.length.max(initial=0))
-        self.keys = [_larger(buffer, slots, columns, used) for buffer in self.keys]
-        self.values = [_larger(buffer, slots, columns, used) for buffer in self.values]
+        for buffers in (self.keys, self.values):
+            for layer, buffer in enumerate(buffers):  # one by one: the old ones go at once
+                buffers[layer] = _larger(buffer, slots, columns, used)
         tokens = np.zeros((slots, columns), dtype=np.int64)
         tokens[: self.count, : self.columns] = self.tokens
         self.length = np.append(self.length, np.zeros(slots - self.count, dtype=np.int64))

@@ -30,10 +30,12 @@ PARALLEL = 128
 """Environments played at once."""
 SCORED_TOKENS = 16384
 """Padded tokens of one forward of the reward model as a scorer."""
+READ_TOKENS = 4096
+"""Prompt tokens of one forward in a rollout, unless one prompt is longer."""
 ACTION_SHARE = 0.25
 """Of a row's tokens, at most about so many are actions where turns share one row."""
 _GROWTH = 1.5
-"""The KV cache grows by half when it is full."""
+"""The KV cache grows by half when it is full, so up to a third of it is empty."""
 _PICK_COPIES = 6
 """Sampling in float64: logits, their softmax, its exponential and a cumulated sum of twice the
 width, in float32 matrices."""
@@ -193,10 +195,8 @@ def _rows(job: Job, processes: int) -> int:
 
 
 def _cache(job: Job, processes: int, precision: Precision) -> float:
-    """One turn's keys and values."""
-    play = job.play
-    capacity = play.prompt + 32 if play.action <= 32 else _GROWTH * play.prompt
-    tokens = int(_rows(job, processes) * capacity)
+    """The keys and values of all episodes that are played at once, at their longest."""
+    tokens = int(_rows(job, processes) * _GROWTH * job.play.row)
     return cache_bytes(job.model, precision.compute, tokens)
 
 
@@ -204,9 +204,10 @@ def _rollout(
     job: Job, strategy: Strategy, processes: int, precision: Precision
 ) -> dict[str, float]:
     rows = _rows(job, processes)
+    tokens = min(rows * job.play.prompt, max(READ_TOKENS, job.play.prompt))
     found = {
         "KV cache": _cache(job, processes, precision),
-        "activations": forward_bytes(job.model, precision, rows * job.play.prompt),
+        "activations": forward_bytes(job.model, precision, tokens),
         "logits": logit_bytes(job.model, rows, _PICK_COPIES),
     }
     if strategy in ("zero3", "offload") and processes > 1:
