@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.common.errors import RunError
-from stages.common.logprobs import log_softmax
+from stages.common.logprobs import chosen_and_entropy, chosen_logprobs, log_softmax
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import (
@@ -41,6 +41,9 @@ from stages.rl.rows import (
 from stages.rl.tally import Tally
 from stages.rl.trl_adapter import TrlPPOSetup
 
+CACHED_TOKENS = 2048
+"""Most tokens of one forward on a CPU: what more of them leave behind falls out of its caches, and
+the matrices are large enough as they are."""
 KlLoss = Literal["k2", "full", "in_reward"]
 LogitsOf = Callable[..., Tensor]
 """(ids, action mask, below=...) -> (n, V) logits at the n action tokens."""
@@ -161,8 +164,7 @@ class ActorLearner:
             batch = collate(piece, self.setup.accelerator.device)
             with torch.no_grad():
                 logits = logits_of(batch.ids, batch.mask, below=batch.below)
-                log_policy = log_softmax(logits, temperature)
-            flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+                flat = chosen_logprobs(logits, batch.ids[batch.mask], temperature)
             scored = zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
             found |= {places[id(row)]: chosen for row, chosen in scored if counts(piece)}
         for part in self.ranks.everyone(found):
@@ -171,7 +173,10 @@ class ActorLearner:
             yield rows[i], found[i]
 
     def _pieces(self, rows: Sequence[ActorRow]) -> list[list[ActorRow]]:
-        return pieces(rows, max_tokens=self.microbatch_tokens, ranks=self.ranks)
+        most = self.microbatch_tokens
+        if self.setup.accelerator.device.type == "cpu":
+            most = min(most, CACHED_TOKENS)
+        return pieces(rows, max_tokens=most, ranks=self.ranks)
 
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
         """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
@@ -261,13 +266,11 @@ class ActorLearner:
             logits, values = self.setup.actor_logits_and_values(
                 batch.ids, batch.mask, batch.first, below=batch.below
             )
-            log_policy = log_softmax(logits, objective.temperature)
-            log_reference = self._full_reference(batch, objective)
-            loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
+            loss, sums = ppo_loss(logits, batch, objective, self._full_reference(batch, objective))
             loss = loss / divisor
             if not counts(piece):
                 return _nothing(loss, values)
-            tally.add(log_policy.shape[0], **sums)
+            tally.add(logits.shape[0], **sums)
             if values is not None and self.setup.value_head is not None:
                 errors = self.setup.value_head.loss(values, batch.returns[batch.first])
                 tally.add_apart("critic/loss", errors.sum(), len(errors))
@@ -292,11 +295,11 @@ class ActorLearner:
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
             logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
-            log_policy = log_softmax(logits, objective.sft_temperature)
-            loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
+            chosen = batch.ids[batch.mask]
+            loss = -chosen_logprobs(logits, chosen, objective.sft_temperature).sum()
             if not counts(piece):
                 return _nothing(loss, values)
-            tally.add_apart("sft_loss", loss, log_policy.shape[0])
+            tally.add_apart("sft_loss", loss, len(chosen))
             return objective.sft_coef * loss / divisor + _nothing(loss, values)
 
         return [partial(loss_of, piece) for piece in self._pieces(chosen)]
@@ -343,29 +346,35 @@ def kl_to_reference(rows: Sequence[ActorRow]) -> float:
 
 
 def ppo_loss(
-    log_policy: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
+    logits: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Summed over the action tokens: clipped surrogate − entropy bonus + KL.
 
     Args:
-        log_policy: (n, V) log π at the batch's n action positions, row by row.
+        logits: (n, V) that chose the batch's n action tokens, row by row.
         batch: rows; ``mask`` selects the n positions.
         log_reference: (n, V), needed by ``kl_loss="full"`` only.
 
     Returns:
         The scalar loss and sums for the log.
     """
-    logprobs = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+    chosen, full = batch.ids[batch.mask], None
+    if log_reference is not None:
+        full = log_softmax(logits, objective.temperature)
+        logprobs, bonus = full.gather(-1, chosen[:, None]).squeeze(-1), entropy(full)
+    else:
+        logprobs, bonus = chosen_and_entropy(
+            logits, chosen, objective.temperature, learns=objective.entropy_coef > 0
+        )
     behaviour, reference = batch.behaviour[batch.mask], batch.reference[batch.mask]
     surrogate = batch.weight[batch.mask] * clipped_surrogate(
         logprobs, behaviour, batch.advantage[batch.mask], clip_range=objective.clip_range
     )
-    bonus = entropy(log_policy)
     loss = (surrogate - objective.entropy_coef * bonus).sum()
     if objective.kl_loss == "k2":
         loss = loss + objective.kl_coef * divergence.k2(logprobs, reference).sum()
-    elif objective.kl_loss == "full" and log_reference is not None:
-        loss = loss + objective.kl_coef * divergence.full(log_policy, log_reference).sum()
+    elif full is not None and log_reference is not None:
+        loss = loss + objective.kl_coef * divergence.full(full, log_reference).sum()
     now = logprobs.detach()
     return loss, {
         "policy_loss": surrogate.sum(),
