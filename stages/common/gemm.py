@@ -18,6 +18,16 @@ LEAST = 2**21
 """Multiplications below which a call's own cost decides, and MKL's is lower."""
 
 
+CACHED_TOKENS = 2048
+"""Most tokens of one forward on a CPU: what more of them leave behind falls out of its caches, and
+the matrices are large enough as they are."""
+
+
+def fitting(tokens: int, device: torch.device) -> int:
+    """At most so many tokens in one forward, and no more than a device can make use of."""
+    return min(tokens, CACHED_TOKENS) if device.type == "cpu" else tokens
+
+
 class QuickLinear(nn.Linear):
     """A linear layer whose products are oneDNN's, where they are float32 on a CPU and large."""
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stages.common.errors import RunError
+from stages.common.gemm import fitting
 from stages.common.logprobs import chosen_and_entropy, chosen_logprobs, log_softmax
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
@@ -41,9 +42,6 @@ from stages.rl.rows import (
 from stages.rl.tally import Tally
 from stages.rl.trl_adapter import TrlPPOSetup
 
-CACHED_TOKENS = 2048
-"""Most tokens of one forward on a CPU: what more of them leave behind falls out of its caches, and
-the matrices are large enough as they are."""
 KlLoss = Literal["k2", "full", "in_reward"]
 LogitsOf = Callable[..., Tensor]
 """(ids, action mask, below=...) -> (n, V) logits at the n action tokens."""
@@ -173,9 +171,7 @@ class ActorLearner:
             yield rows[i], found[i]
 
     def _pieces(self, rows: Sequence[ActorRow]) -> list[list[ActorRow]]:
-        most = self.microbatch_tokens
-        if self.setup.accelerator.device.type == "cpu":
-            most = min(most, CACHED_TOKENS)
+        most = fitting(self.microbatch_tokens, self.setup.accelerator.device)
         return pieces(rows, max_tokens=most, ranks=self.ranks)
 
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
@@ -216,11 +212,11 @@ class ActorLearner:
         self.setup.model.train()
         for _ in range(self.epochs):
             for minibatch in self._minibatches(rows, rng):
-                losses = self._ppo_losses(minibatch, objective, tally)
+                losses = self.ppo_losses(minibatch, objective, tally)
                 if imitated:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
                     chosen = [imitated[i] for i in drawn]
-                    losses += self._sft_losses(chosen, objective, tally)
+                    losses += self.sft_losses(chosen, objective, tally)
                 norms.append(self._descend(losses, objective.max_grad_norm))
         self.setup.model.eval()
         means = {
@@ -249,7 +245,7 @@ class ActorLearner:
             chosen = set(part.tolist())
             yield [r for r in rows if r.episode in chosen]
 
-    def _ppo_losses(
+    def ppo_losses(
         self, minibatch: Sequence[ActorRow], objective: Objective, tally: Tally
     ) -> list[Callable[[], Tensor]]:
         """This process's part of one minibatch's loss, piece by piece, each still to be computed.
@@ -286,7 +282,7 @@ class ActorLearner:
         logits = self.setup.reference_logits(batch.ids, batch.mask, below=batch.below)
         return log_softmax(logits, objective.temperature)
 
-    def _sft_losses(
+    def sft_losses(
         self, chosen: Sequence[ActorRow], objective: Objective, tally: Tally
     ) -> list[Callable[[], Tensor]]:
         """β·L_SFT: cross-entropy on as many rows to imitate as the minibatch has (F18)."""

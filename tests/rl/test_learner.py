@@ -33,7 +33,7 @@ def make_learner(trainer, **options):
 def accumulate(learner, rows, objective):
     """Gradients of one minibatch, without the step; what was tallied."""
     tally = Tally()
-    for loss in learner._ppo_losses(rows, objective, tally):
+    for loss in learner.ppo_losses(rows, objective, tally):
         learner.setup.descent.accumulate(loss, last=False)
     return tally
 

@@ -1,0 +1,82 @@
+"""Times of two or more sides of a comparison, taken in turn, and what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+Clock = Literal["wall", "cpu"]
+"""``wall``: seconds of the clock, for a quiet machine; ``cpu``: seconds of the processor."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """One repeat of one side."""
+
+    wall: float
+    cpu: float
+    """Of its process, all threads together."""
+    figures: Mapping[str, Any]
+    """What it did: tokens, episodes."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, smallest and largest of some repeats."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """ValueError where there are none."""
+        if not values:
+            raise ValueError("no repeats were given")
+        return cls(median(values), min(values), max(values))
+
+    def to_json(self) -> dict[str, float]:
+        """Three numbers."""
+        return asdict(self)
+
+
+def interleaved(
+    sides: Mapping[str, Callable[[], Times]], repeats: int
+) -> dict[str, list[Times]]:
+    """Every side once, then every side again: what slows the machine for a while slows them all.
+
+    The first round is not counted: caches fill and libraries are read in it.
+    """
+    taken: dict[str, list[Times]] = {name: [] for name in sides}
+    for number in range(repeats + 1):
+        for name, run in sides.items():
+            times = run()
+            if number:
+                taken[name].append(times)
+    return taken
+
+
+def seconds(times: Sequence[Times], clock: Clock) -> list[float]:
+    """One number a repeat."""
+    return [getattr(one, clock) for one in times]
+
+
+def ratios(slow: Sequence[float], fast: Sequence[float]) -> Spread:
+    """How many times longer ``slow`` takes, repeat by repeat."""
+    return Spread.of([a / b for a, b in zip(slow, fast, strict=True)])
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """b of cost = a · sizeᵇ, fitted by least squares to the logarithms.
+
+    Raises ValueError below two different sizes, or where a number is not above 0.
+    """
+    if min([*sizes, *costs], default=0) <= 0 or len(set(sizes)) < 2:
+        raise ValueError(f"sizes {list(sizes)} and costs {list(costs)} give no exponent")
+    x, y = [math.log(s) for s in sizes], [math.log(c) for c in costs]
+    middle, level = sum(x) / len(x), sum(y) / len(y)
+    along = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
+    return along / sum((a - middle) ** 2 for a in x)
