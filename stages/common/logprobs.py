@@ -17,12 +17,18 @@ from torch.nn import functional
 
 @contextmanager
 def at_actions(
-    head: Any, action_mask: Tensor, read: Callable[[Tensor], None] | None = None
+    head: Any,
+    action_mask: Tensor,
+    read: Callable[[Tensor], None] | None = None,
+    *,
+    last: Sequence[Any] = (),
 ) -> Iterator[None]:
     """Inside, the output layer ``head`` sees only the inputs that chose an action token.
 
     The model's ``logits`` then are (1, N, V), in row-major order of ``action_mask`` (B, T) bool.
-    ``read`` is handed those inputs, (N, H), within the model's own forward.
+    ``read`` is handed those inputs, (N, H), within the model's own forward. ``last``: modules of
+    (B, T, H) to (B, T, H), token by token, that only the head looks at: they are computed for
+    these inputs alone, and give 0 elsewhere. (Backward must not call the model again.)
     ValueError if the mask is not bool or chooses column 0.
     """
     _check_mask(action_mask, action_mask.shape)
@@ -30,16 +36,26 @@ def at_actions(
     places = action_mask.flatten().nonzero().squeeze(1) - 1
 
     def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        states = args[0].flatten(0, 1).index_select(0, places)
-        if read is not None:
-            read(states)
-        return (states[None], *args[1:])
+        return (args[0].flatten(0, 1).index_select(0, places)[None], *args[1:])
 
-    hook = head.register_forward_pre_hook(narrow)
+    def narrow_and_read(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        narrowed = narrow(module, args)
+        if read is not None:
+            read(narrowed[0][0])
+        return narrowed
+
+    def widen(_: Any, __: Any, output: Tensor) -> Tensor:
+        wide = output.new_zeros(action_mask.numel(), output.shape[-1])
+        return wide.index_copy(0, places, output[0]).view(*action_mask.shape, -1)
+
+    hooks = [head.register_forward_pre_hook(narrow_and_read)]
+    for module in last:
+        hooks += [module.register_forward_pre_hook(narrow), module.register_forward_hook(widen)]
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
