@@ -144,8 +144,8 @@ def recorded_turns(
     exchanges: Iterable[tuple[Sequence[Message], str]],
     recorded: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> list[tuple[list[int], list[int]]] | None:
-    """What ``dialogue_turns`` would give, taken from the (prompt ids, action ids) by which this very
-    tokenizer and template showed the dialogue when it was played.
+    """What ``dialogue_turns`` would give, taken from the (prompt ids, action ids) by which this
+    very tokenizer and template showed the dialogue when it was played.
 
     None where the two may differ: a reply was sampled in other tokens than its text has, or was
     cut off, or a prompt was not continued though its messages were.

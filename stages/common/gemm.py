@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 LEAST = 2**21
 """Multiplications below which a call's own cost decides, and MKL's is lower."""
-
-
 CACHED_TOKENS = 2048
 """Most tokens of one forward on a CPU: what more of them leave behind falls out of its caches, and
 the matrices are large enough as they are."""
@@ -64,7 +62,7 @@ def plain(model: nn.Module) -> nn.Module:
     """Inverse of ``quicken``, for those who look for torch's own linear layers."""
     for module in model.modules():
         if type(module) is QuickLinear:
-            module.__class__ = nn.Linear
+            module.__class__ = nn.Linear  # type: ignore[assignment]
     return model
 
 
@@ -98,7 +96,7 @@ class _Linear(torch.autograd.Function):
         return _product(inputs, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
         to_inputs = to_weight = to_bias = None

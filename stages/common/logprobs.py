@@ -17,18 +17,12 @@ from torch.nn import functional
 
 @contextmanager
 def at_actions(
-    head: Any,
-    action_mask: Tensor,
-    read: Callable[[Tensor], None] | None = None,
-    *,
-    last: Sequence[Any] = (),
+    head: Any, action_mask: Tensor, read: Callable[[Tensor], None] | None = None
 ) -> Iterator[None]:
     """Inside, the output layer ``head`` sees only the inputs that chose an action token.
 
     The model's ``logits`` then are (1, N, V), in row-major order of ``action_mask`` (B, T) bool.
-    ``read`` is handed those inputs, (N, H), within the model's own forward. ``last``: modules of
-    (B, T, H) to (B, T, H), token by token, that only the head looks at: they are computed for
-    these inputs alone, and give 0 elsewhere. (Backward must not call the model again.)
+    ``read`` is handed those inputs, (N, H), within the model's own forward.
     ValueError if the mask is not bool or chooses column 0.
     """
     _check_mask(action_mask, action_mask.shape)
@@ -36,26 +30,16 @@ def at_actions(
     places = action_mask.flatten().nonzero().squeeze(1) - 1
 
     def narrow(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (args[0].flatten(0, 1).index_select(0, places)[None], *args[1:])
-
-    def narrow_and_read(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        narrowed = narrow(module, args)
+        states = args[0].flatten(0, 1).index_select(0, places)
         if read is not None:
-            read(narrowed[0][0])
-        return narrowed
+            read(states)
+        return (states[None], *args[1:])
 
-    def widen(_: Any, __: Any, output: Tensor) -> Tensor:
-        wide = output.new_zeros(action_mask.numel(), output.shape[-1])
-        return wide.index_copy(0, places, output[0]).view(*action_mask.shape, -1)
-
-    hooks = [head.register_forward_pre_hook(narrow_and_read)]
-    for module in last:
-        hooks += [module.register_forward_pre_hook(narrow), module.register_forward_hook(widen)]
+    hook = head.register_forward_pre_hook(narrow)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
 
 
 def log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -98,7 +82,7 @@ class _Chosen(torch.autograd.Function):
         return logits.gather(-1, tokens[:, None]).squeeze(-1) - normaliser, entropy
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, to_chosen: Tensor, to_entropy: Tensor) -> tuple[Tensor, None, None]:
         tokens, policy, *rest = ctx.saved_tensors
         gradient = policy * -to_chosen[:, None]

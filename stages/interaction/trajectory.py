@@ -112,8 +112,8 @@ class Trajectory:
     """With ``error``: the last tool called, ``no call`` or ``reset``."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able dictionary; ``from_json`` is its inverse. What the record holds is shared, not
-        copied: thousands of turns are written at every iteration."""
+        """A JSON-able dictionary; ``from_json`` is its inverse. What the record holds is shared,
+        not copied: thousands of turns are written at every iteration."""
         return {**vars(self), "turns": [_row(turn) for turn in self.turns]}
 
     @classmethod

@@ -28,7 +28,6 @@ from stages.common.logprobs import at_actions
 from stages.common.ranks import ALONE, Ranks, world_size
 from stages.common.sharding import check_partitioned, is_sharded
 from stages.rl.critic.heads import ScalarHead
-from stages.rl.last import last_feed_forward
 from stages.rl.lower import LowerLayers, lower_layers
 
 with warnings.catch_warnings():
@@ -102,7 +101,6 @@ class TrlPPOSetup(PPOTrainer):
         """
         self.value_head, self.ranks = value_head, ranks
         self.lower: LowerLayers | None = None
-        self._lasts: dict[int, tuple[nn.Module, ...]] = {}
         self.autocast = autocast
         stop = getattr(actor.generation_config, "eos_token_id", None)
         with warnings.catch_warnings():
@@ -200,8 +198,7 @@ class TrlPPOSetup(PPOTrainer):
         mask is passed, and none can be inferred wrongly from ids.
         """
         head = self.actor.get_output_embeddings()
-        narrowed = at_actions(head, action_mask, read, last=self._last(self.actor))
-        with self.computing(), narrowed, self._from(ids, below) as begin:
+        with self.computing(), at_actions(head, action_mask, read), self._from(ids, below) as begin:
             output, _ = self.model(**begin, use_cache=False)
         logits: Tensor = output.logits[0]
         return logits
@@ -240,18 +237,10 @@ class TrlPPOSetup(PPOTrainer):
     def _frozen_logits(
         self, model: Any, ids: Tensor, action_mask: Tensor, below: Tensor | None = None
     ) -> Tensor:
-        head = model.get_output_embeddings()
-        narrowed = at_actions(head, action_mask, last=self._last(model))
+        narrowed = at_actions(model.get_output_embeddings(), action_mask)
         with torch.no_grad(), self.computing(), narrowed, self._from(ids, below) as begin:
             logits: Tensor = model(**begin, use_cache=False).logits[0]
         return logits
-
-    def _last(self, model: Any) -> tuple[nn.Module, ...]:
-        """What of a model need not be computed off the actions; found out once."""
-        if id(model) not in self._lasts:
-            with self.computing():
-                self._lasts[id(model)] = () if is_sharded(model) else last_feed_forward(model)
-        return self._lasts[id(model)]
 
     @contextmanager
     def _from(self, ids: Tensor, below: Tensor | None) -> Iterator[dict[str, Tensor]]:
