@@ -86,13 +86,20 @@ class ActorLearner:
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
         self.ranks = setup.ranks
+        self._referred: dict[float, dict[tuple[bytes, bytes], Tensor]] = {}
+        """By temperature and text: log π_ref of this iteration's actions."""
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
-        """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
+        """The rows, by length, with log π_ref filled in: computed once per iteration, whoever asks
+        for it and however many epochs it is used in."""
+        known = self._referred.setdefault(temperature, {})
+        new = [row for row in rows if row.text not in known]
+        for row, chosen in self._scored(new, self.setup.reference_logits, temperature):
+            known[row.text] = chosen
         done = []
-        for row, chosen in self._scored(rows, self.setup.reference_logits, temperature):
+        for row in sorted(rows, key=lambda row: len(row.ids)):
             reference = torch.zeros_like(row.behaviour)
-            reference[row.mask] = chosen
+            reference[row.mask] = known[row.text]
             done.append(replace(row, reference=reference))
         return done
 
@@ -219,6 +226,7 @@ class ActorLearner:
                     losses += self.sft_losses(chosen, objective, tally)
                 norms.append(self._descend(losses, objective.max_grad_norm))
         self.setup.model.eval()
+        self._referred.clear()
         means = {
             name if "/" in name else f"actor/{name}": value
             for name, value in tally.over(self.ranks).means().items()
