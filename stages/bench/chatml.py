@@ -33,8 +33,8 @@ _SCHEMA = {
     " [x] result": '"}}, "required": ["',
     " [x] answer": '"]}, "return": {"type": "string"}}}',
 }
-"""More of them, for the recurring pieces of a tool's description: large vocabularies have whole words
-there, and this one would spell them."""
+"""More of them, for the recurring pieces of a tool's description: large vocabularies have whole
+words there, and this one would spell them."""
 _CONTROL = ("<|im_start|>", "<|endoftext|>", "<|im_end|>")
 
 

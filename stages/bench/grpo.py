@@ -33,7 +33,7 @@ class Ours(Running):
         policy = player.sampler.policy(0)
         environment = player.arena.make_environment()
         rows = {task.payload["row"]["id"]: task for task in environment.tasks("train", 10**6, 0)}
-        folder = Path(self.session.recipe.sft.data).parent
+        folder = self.folder
         tasks = [rows[row["id"]] for row in first_rows(folder, count)]
         played = player.arena.play(
             tasks, policy, greedy=True, count_tokens=player.count_tokens, label=""

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
-
-Clock = Literal["wall", "cpu"]
-"""``wall``: seconds of the clock, for a quiet machine; ``cpu``: seconds of the processor."""
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Times:
     """One repeat of one side."""
 
-    wall: float
-    cpu: float
-    """Of its process, all threads together."""
+    seconds: float
     figures: Mapping[str, Any]
     """What it did: tokens, episodes."""
 
@@ -38,10 +33,6 @@ class Spread:
             raise ValueError("no repeats were given")
         return cls(median(values), min(values), max(values))
 
-    def to_json(self) -> dict[str, float]:
-        """Three numbers."""
-        return asdict(self)
-
 
 def interleaved(
     sides: Mapping[str, Callable[[], Times]], repeats: int
@@ -59,9 +50,9 @@ def interleaved(
     return taken
 
 
-def seconds(times: Sequence[Times], clock: Clock) -> list[float]:
+def seconds(times: Sequence[Times]) -> list[float]:
     """One number a repeat."""
-    return [getattr(one, clock) for one in times]
+    return [one.seconds for one in times]
 
 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> Spread:
@@ -80,3 +71,8 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     middle, level = sum(x) / len(x), sum(y) / len(y)
     along = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
     return along / sum((a - middle) ** 2 for a in x)
+
+
+def growth(sizes: Sequence[float], costs: Sequence[Sequence[float]]) -> Spread:
+    """The exponent of each repeat; ``costs``: of each size, one number a repeat."""
+    return Spread.of([exponent(sizes, repeat) for repeat in zip(*costs, strict=True)])

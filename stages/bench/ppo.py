@@ -10,17 +10,31 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from stages.bench.measure import interleaved, ratios, seconds
 from stages.bench.models import SHAPES, prompts_file, random_actor, random_scorer
+from stages.bench.results import Bound, Result, Section
 from stages.bench.running import Running, recipe_file
+from stages.bench.setting import Setting, Tell
+from stages.common.errors import RunError
 
 RATE = 3e-6
 """TRL's default for PPO."""
 CRITIC_BATCH = 32
+COUNTED = ("prompt_tokens", "response_tokens", "episodes", "optimizer_steps")
+NOTE = (
+    "A whole update on TRL's own work: sample a batch of replies, score them by the reward model, "
+    "and learn from them for four epochs. Same actor, reference, reward model, prompts, length of "
+    "replies, epochs and batch; TRL's value model is as large as the actor, as it has to be, and "
+    "ours is the light critic. Proved before: same numbers of tokens, episodes and optimizer steps;"
+    " on one rollout with the same weights and advantages the policy's gradients are at most "
+    "{apart:.0e} apart."
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,53 @@ class Work:
     batch: int = 64
     response: int = 53
     epochs: int = 4
+
+
+WORKS = (Work("0.15 M"), Work("1.2 M"), Work("6.5 M", batch=32))
+QUICK = (Work("0.15 M", batch=8, response=8),)
+
+
+def measure(setting: Setting, tell: Tell) -> Section:
+    """Updates of both trainers at each size."""
+    works = QUICK if setting.quick else WORKS
+    results = [_compare(setting, work, tell) for work in works]
+    note = NOTE.format(apart=max(result.proof["gradients_apart"] for result in results))
+    return Section("Single-turn PPO against TRL 1.12's PPOTrainer", note, "ratio", results)
+
+
+def _compare(setting: Setting, work: Work, tell: Tell) -> Result:
+    folder = setting.fresh(f"ppo-{work.size}")
+    prepare(folder, work)
+    tell(f"{work.size} weights, is the gradient TRL's?")
+    with setting.side("stages.bench.same:Proof", work=work) as proof:
+        apart = proof().figures["apart"]
+    tell(f"{work.size} weights, updates")
+    given = {"folder": folder, "work": work}
+    with (
+        setting.side("stages.bench.ppo:Ours", **given) as ours,
+        setting.side("stages.bench.ppo:Theirs", **given) as theirs,
+    ):
+        taken = interleaved({"aac": ours, "TRL": theirs}, setting.repeats)
+    counts = require_same_counts({side: times[-1].figures for side, times in taken.items()})
+    ratio = ratios(seconds(taken["TRL"]), seconds(taken["aac"]))
+    return Result(
+        f"{work.size} weights, {work.batch} episodes",
+        {side: median(seconds(times)) for side, times in taken.items()},
+        "s",
+        ratio,
+        must=Bound(2),
+        aim=Bound(3),
+        proof={"gradients_apart": apart, **counts},
+    )
+
+
+def require_same_counts(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """What all sides say of what they did. RunError unless they say the same."""
+    told = {side: {name: said[name] for name in COUNTED} for side, said in figures.items()}
+    first, *others = told.values()
+    if any(other != first for other in others):
+        raise RunError(f"the sides did not do the same work: {told}; nothing was compared.")
+    return first
 
 
 def prepare(folder: Path, work: Work) -> Path:
@@ -69,10 +130,13 @@ def prepare(folder: Path, work: Work) -> Path:
     return recipe_file(folder, content)
 
 
-def ours(folder: Path, work: Work) -> Running:
-    """The RL stage of this project on that work."""
-    recipe = folder / "recipe.yaml"
-    return Running(folder / f"run-{id(work)}", recipe, sft=folder / "sft", reward=folder / "reward")
+class Ours(Running):
+    """The RL stage of this project on that work; each call is one iteration."""
+
+    def __init__(self, folder: Path, work: Work) -> None:
+        del work  # it is in the recipe
+        given = {"sft": folder / "sft", "reward": folder / "reward"}
+        super().__init__(folder / "ours", folder / "recipe.yaml", **given)
 
 
 class Theirs:
@@ -92,11 +156,6 @@ class Theirs:
             "episodes": rows,
             "optimizer_steps": len(seen.kept),
         }
-
-
-def theirs(folder: Path, work: Work) -> Theirs:
-    """TRL's PPOTrainer on that work."""
-    return Theirs(folder, work)
 
 
 def ppo_trainer(folder: Path, work: Work, **changes: Any) -> Any:
@@ -177,7 +236,8 @@ class Seen:
 
 def watched_update(trainer: Any, keep: Callable[[], Any]) -> Seen:
     """Run ``train`` and look over its shoulder."""
-    module, seen = sys.modules[type(trainer).__module__], Seen()
+    module: Any = sys.modules[type(trainer).__module__]
+    seen = Seen()
     generation, whiten, step = module.batch_generation, module.masked_whiten, trainer.optimizer.step
 
     def generate(*given: Any) -> Any:

@@ -29,65 +29,78 @@ class Bound:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the page."""
+    """One line of a table."""
 
-    part: str
     what: str
+    sides: Mapping[str, float]
+    """Median of each side by its name; the project's own is ``aac``."""
     unit: str
     """Of ``sides``."""
-    sides: Mapping[str, float]
-    """Median of each side; the project's own is ``aac``."""
     value: Spread | None = None
-    """A ratio with its spread; above 1 is better where the aim is at least."""
+    """What is held against the bounds, with its spread."""
     must: Bound | None = None
     aim: Bound | None = None
     proof: Mapping[str, Any] = field(default_factory=dict)
     """What was found equal on both sides, or tells of the work."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page."""
+
+    title: str
+    note: str
+    """How it was measured, and how it was proved that both sides did the same."""
+    value: str
+    """What the results' value is: a ratio, an exponent."""
+    results: Sequence[Result] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able; ``from_json`` is its inverse."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Result:
-        """Raises KeyError or TypeError on foreign rows."""
-        spread, bounds = row["value"], {name: row[name] for name in ("must", "aim")}
-        made = {name: Bound(**given) if given else None for name, given in bounds.items()}
-        return cls(**{**row, **made, "value": Spread(**spread) if spread else None})
+    def from_json(cls, content: Mapping[str, Any]) -> Section:
+        """Raises KeyError or TypeError for what is no section."""
+        return cls(**{**content, "results": tuple(map(_result, content["results"]))})
 
 
 def page(content: Mapping[str, Any]) -> str:
     """The measured content (``speed.json``) as Markdown."""
-    results = [Result.from_json(row) for row in content["results"]]
-    parts = list(dict.fromkeys(result.part for result in results))
-    tables = [_table(part, [r for r in results if r.part == part]) for part in parts]
-    return "\n\n".join([_head(content), *tables]) + "\n"
+    sections = [_section(Section.from_json(given)) for given in content["sections"].values()]
+    failed = [f"**{part}** was not measured: {why}" for part, why in content["failed"].items()]
+    return "\n\n".join([_head(content), *sections, *failed]) + "\n"
+
+
+def _result(row: Mapping[str, Any]) -> Result:
+    bounds = {name: Bound(**row[name]) if row[name] else None for name in ("must", "aim")}
+    value = Spread(**row["value"]) if row["value"] else None
+    return Result(**{**row, **bounds, "value": value})
 
 
 def _head(content: Mapping[str, Any]) -> str:
     machine, settings = content["machine"], content["settings"]
-    clock = "seconds of the clock" if settings["clock"] == "wall" else "processor seconds"
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     return (
-        f"Measured by `{settings['command']}` on {machine['processor']} ({machine['cores']} cores, "
-        f"{settings['threads']} threads, {machine['memory_gib']} GiB), Linux, {versions}; "
-        f"{clock}, medians of {settings['repeats']} interleaved repeats, in brackets the least and "
-        f"the most; {content['seconds'] / 60:.0f} minutes in all."
+        f"Measured by `{content['command']}` (commit {content['commit']}) on {machine['processor']}"
+        f", {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
+        f"{versions}; {settings['threads']} threads, medians of {settings['repeats']} interleaved "
+        f"repeats, in brackets the least and the most; {content['seconds'] / 60:.0f} minutes in "
+        "all."
     )
 
 
-def _table(part: str, results: Sequence[Result]) -> str:
-    sides = list(dict.fromkeys(side for result in results for side in result.sides))
-    valued = any(result.value for result in results)
-    held = [name for name in ("must", "aim") if any(getattr(r, name) for r in results)]
-    head = [part, *sides, *(["ratio"] if valued else []), *held]
-    rows = [head, ["---"] * len(head)]
-    for result in results:
+def _section(section: Section) -> str:
+    sides = list(dict.fromkeys(side for result in section.results for side in result.sides))
+    held = [name for name in ("must", "aim") if any(getattr(r, name) for r in section.results)]
+    rows = [["", *sides, section.value, *held]]
+    rows.append(["---"] * len(rows[0]))
+    for result in section.results:
         figures = [_figure(result.sides.get(side), result.unit) for side in sides]
-        ratio = [_ratio(result.value)] if valued else []
         bounds = [_bound(getattr(result, name), result) for name in held]
-        rows.append([result.what, *figures, *ratio, *bounds])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        rows.append([result.what, *figures, _value(result.value), *bounds])
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"### {section.title}\n\n{section.note}\n\n{table}"
 
 
 def _figure(value: float | None, unit: str) -> str:
@@ -97,9 +110,11 @@ def _figure(value: float | None, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".strip()
 
 
-def _ratio(value: Spread | None) -> str:
+def _value(value: Spread | None) -> str:
     if value is None:
         return "–"
+    if value.least == value.most:
+        return f"**{value.median:.2f}**"
     return f"**{value.median:.2f}** ({value.least:.2f}–{value.most:.2f})"
 
 

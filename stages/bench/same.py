@@ -1,8 +1,7 @@
-"""Proof that both sides of the single-turn comparison do the same work."""
+"""Proof that both sides of the single-turn comparison follow the same gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,16 +21,8 @@ from stages.rl.trl_adapter import ppo_config
 
 CLOSE = 1e-4
 """Relative; by as much may two gradients differ."""
-COUNTED = ("prompt_tokens", "response_tokens", "episodes", "optimizer_steps")
 MOVED = 1e-3
 """A rate by which the first step moves many ratios out of the clip range."""
-
-
-def require_same_counts(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """RunError unless all sides say the same of what they did."""
-    told = {side: {name: said[name] for name in COUNTED} for side, said in figures.items()}
-    if len({tuple(row.values()) for row in told.values()}) != 1:
-        raise RunError(f"the sides did not do the same work: {told}; nothing was compared.")
 
 
 def gradients_apart(folder: Path, work: Work) -> list[float]:
@@ -62,18 +53,28 @@ def gradients_apart(folder: Path, work: Work) -> list[float]:
     return apart
 
 
-def prove(work: Work) -> float:
-    """The largest of ``gradients_apart`` on a smaller batch. RunError above ``CLOSE``."""
-    with TemporaryDirectory() as scratch:
-        few = replace(work, batch=8, epochs=3)
-        prepare(Path(scratch), few)
-        apart = max(gradients_apart(Path(scratch), few))
+class Proof:
+    """Compares the gradients on a smaller batch."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = replace(work, batch=8, epochs=3)
+
+    def __call__(self) -> dict[str, float]:
+        """The largest of ``gradients_apart``. RunError above ``CLOSE``."""
+        with TemporaryDirectory() as scratch:
+            prepare(Path(scratch), self.work)
+            apart = max(gradients_apart(Path(scratch), self.work))
+        require_close(apart)
+        return {"apart": apart}
+
+
+def require_close(apart: float) -> None:
+    """RunError above ``CLOSE``, or where it is no number."""
     if not apart <= CLOSE:
         raise RunError(
             f"TRL's single-turn policy gradient and ours are {apart:.1e} apart, more than "
             f"{CLOSE:.0e}; nothing was compared."
         )
-    return apart
 
 
 def rows_of(seen: Seen, pad: int) -> list[ActorRow]:

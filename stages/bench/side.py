@@ -6,10 +6,11 @@ from __future__ import annotations
 import importlib
 import os
 import time
-import warnings
+import traceback
 from collections.abc import Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,12 +22,15 @@ class Side:
     """``entry`` (module:function) is called once with the arguments and gives what is timed: a
     function without arguments that returns figures."""
 
-    def __init__(self, entry: str, arguments: Mapping[str, Any], *, threads: int) -> None:
+    def __init__(
+        self, entry: str, arguments: Mapping[str, Any], *, threads: int, log: Path
+    ) -> None:
+        """``threads``: of torch. ``log``: takes what is printed."""
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._name = entry
         self._process = context.Process(
-            target=_serve, args=(theirs, entry, dict(arguments), threads), daemon=True
+            target=_serve, args=(theirs, entry, dict(arguments), threads, log), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -45,7 +49,7 @@ class Side:
 
     def __call__(self) -> Times:
         """Once more; RunError where it fails."""
-        self._pipe.send("run")
+        self._pipe.send((None, ()))
         times: Times = self._answer()
         return times
 
@@ -71,47 +75,39 @@ class Side:
         return answer
 
 
-def _serve(pipe: Connection, entry: str, arguments: dict[str, Any], threads: int) -> None:
-    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    warnings.simplefilter("ignore")
+def _serve(
+    pipe: Connection, entry: str, arguments: dict[str, Any], threads: int, log: Path
+) -> None:
+    """The other process. What it prints goes to the log."""
+    with log.open("a", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
     try:
-        _quiet()
-        module, _, name = entry.partition(":")
-        made = getattr(importlib.import_module(module), name)(**arguments)
-    except Exception as error:
-        pipe.send((False, _sentence(error)))
+        made = _made(entry, arguments, threads)
+        pipe.send((True, None))
+        while True:
+            asked, given = pipe.recv()
+            pipe.send((True, _timed(made) if asked is None else getattr(made, asked)(*given)))
+    except EOFError:
         return
-    pipe.send((True, None))
-    while True:
-        try:
-            asked = pipe.recv()
-        except EOFError:
-            return
-        try:
-            answer = _timed(made) if asked == "run" else getattr(made, asked[0])(*asked[1])
-        except Exception as error:
-            pipe.send((False, _sentence(error)))
-            return
-        pipe.send((True, answer))
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send((False, _sentence(error)))
+
+
+def _made(entry: str, arguments: dict[str, Any], threads: int) -> Any:
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads)))
+    import torch
+
+    torch.set_num_threads(threads)
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)(**arguments)
 
 
 def _timed(run: Any) -> Times:
-    wall, cpu = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
     figures = run()
-    return Times(time.perf_counter() - wall, time.process_time() - cpu, figures or {})
-
-
-def _quiet() -> None:
-    """Libraries say nothing while they are measured."""
-    import torch
-    from datasets.utils.logging import disable_progress_bar
-    from transformers.utils import logging
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    disable_progress_bar()
+    return Times(time.perf_counter() - start, figures)
 
 
 def _sentence(error: Exception) -> str:
