@@ -19,6 +19,8 @@ from stages.interaction.states import build_state
 
 CLOSING = "Done."
 """What an episode ends with: a reply without a call."""
+TESTED = 256
+"""Held-out tasks."""
 EXPERT = {
     "wrong_aggregate": 0.6,
     "dropped_filter": 0.6,
@@ -41,23 +43,63 @@ class Work:
     """Of tool calls, at most; then one more reply."""
     tokens: int = 384
     """Longest reply; for TRL also the longest transcript after the prompt."""
-    demonstrations: int = 1500
-    sft_steps: int = 400
+    demonstrations: int = 1000
+    sft_steps: int = 200
     tasks: int = 2048
+    epochs: int = 1
+    minibatch: int = 64
+    """Episodes of one optimizer step."""
+    rate: float = 1e-6
     seed: int = 0
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps on one batch."""
+        return self.epochs * self.batch // self.minibatch
 
-def prepare(folder: Path, work: Work, rl: dict[str, Any] | None = None) -> Path:
-    """All of it; the recipe of our side. ``rl``: what its section rl has besides."""
+
+class Teacher:
+    """Makes what both sides begin with; one call."""
+
+    def __init__(self, folder: Path, work: Work) -> None:
+        self.folder, self.work = folder, work
+
+    def __call__(self) -> dict[str, Any]:
+        """Files, and stage 1 on them; the actor is in ``folder/sft``."""
+        from stages.common.run_folder import RunRequest
+        from stages.recipe.load import load_recipe
+        from stages.sft.run import run
+
+        recipe = load_recipe(prepare(self.folder, self.work))
+        return run(recipe, RunRequest(self.folder / "sft", quiet=True))
+
+
+class Judge:
+    """Held-out success of an actor, sampled, by this project's evaluation; each call is one."""
+
+    def __init__(self, folder: Path, actor: Path) -> None:
+        self.folder, self.actor = folder, actor
+
+    def __call__(self) -> dict[str, Any]:
+        """``success`` on the test tasks."""
+        from stages.evaluation.run import evaluate
+        from stages.recipe.load import load_recipe
+
+        recipe = load_recipe(self.folder / "recipe.yaml")
+        return {"success": evaluate(recipe, self.actor, episodes=TESTED)["success"]}
+
+
+def prepare(folder: Path, work: Work) -> Path:
+    """Base model, demonstrations, tasks and recipe."""
     from stages.common.models import load_tokenizer
 
     base = base_in_chatml(folder / "base")
     played = SqlTools()
-    tools = (played.list_tables, played.describe, played.query, played.answer)
+    tools = (played.answer, played.describe, played.list_tables, played.query)  # TRL sorts them
     told = tools_message(load_tokenizer(base), tools)
     write_lines(folder / "demonstrations.jsonl", demonstrations(told, work))
     write_lines(folder / "tasks.jsonl", tasks(told, work))
-    return recipe_file(folder, _recipe(folder, base, work, rl or {}))
+    return recipe_file(folder, recipe_of(folder, work))
 
 
 def demonstrations(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
@@ -81,7 +123,7 @@ def demonstrations(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]
 def tasks(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
     """Rows for both sides; TRL's trainer puts the tools before the prompt by itself."""
     world = SqlEnvironment()
-    for split, count in (("train", work.tasks), ("validation", 64), ("test", 512)):
+    for split, count in (("train", work.tasks), ("validation", 64), ("test", TESTED)):
         for task in world.tasks(split, count, work.seed):
             yield {"id": task.id, "split": split, "prompt": [told, question(task)], **row_of(task)}
 
@@ -95,20 +137,12 @@ def _plain(message: Any) -> dict[str, str]:
     return {"role": message["role"], "content": message["content"]}
 
 
-def _recipe(folder: Path, base: Path, work: Work, rl: dict[str, Any]) -> dict[str, Any]:
-    own = {
-        "episodes": work.batch,
-        "evaluate_every": 0,
-        "evaluation_episodes": 1,
-        "actor": {"max_new_tokens": work.tokens, "learning_rate": 1e-4},
-        "critic": {"warm_up": {"max_iterations": 0}},
-        "ppo": {"epochs": 1, "minibatch_episodes": work.batch},
-        "rewards": {"reward_model": 0},
-    }
+def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
+    """For stages 1 and 3 of this project."""
     return {
         "name": "multi-turn",
         "seed": work.seed,
-        "model": {"actor": str(base), "frozen": ["embed_tokens"]},
+        "model": {"actor": str(folder / "base"), "frozen": ["embed_tokens"]},
         "environment": {
             "name": "trl",
             "trl": "stages.bench.analyst:SqlTools",
@@ -128,5 +162,18 @@ def _recipe(folder: Path, base: Path, work: Work, rl: dict[str, Any]) -> dict[st
             "learning_rate": 5e-4,
             "max_length": LONGEST,
         },
-        "rl": own | rl,
+        "rl": {
+            "episodes": work.batch,
+            "episodes_per_task": work.group,
+            "evaluate_every": 0,
+            "evaluation_episodes": 1,
+            "actor": {
+                "max_new_tokens": work.tokens,
+                "learning_rate": work.rate,
+                "final_rate_fraction": 1.0,
+            },
+            "critic": {"warm_up": {"max_iterations": 0}},
+            "ppo": {"epochs": work.epochs, "minibatch_episodes": work.minibatch},
+            "rewards": {"reward_model": 0},
+        },
     }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from stages.common.errors import RunError
+
 
 @dataclass(frozen=True)
 class Times:
@@ -50,14 +52,25 @@ def interleaved(
     return taken
 
 
-def seconds(times: Sequence[Times]) -> list[float]:
-    """One number a repeat."""
-    return [one.seconds for one in times]
+def require_same_work(
+    taken: Mapping[str, Sequence[Times]], names: Sequence[str]
+) -> dict[str, Any]:
+    """The named figures, which all sides have to agree on in their last repeat; RunError if not."""
+    told = {side: {n: times[-1].figures[n] for n in names} for side, times in taken.items()}
+    first, *others = told.values()
+    if any(other != first for other in others):
+        raise RunError(f"the sides did not do the same work: {told}; nothing was compared.")
+    return first
 
 
-def ratios(slow: Sequence[float], fast: Sequence[float]) -> Spread:
+def middle(times: Sequence[Times]) -> float:
+    """The median of the repeats' seconds."""
+    return median(one.seconds for one in times)
+
+
+def ratios(slow: Sequence[Times], fast: Sequence[Times]) -> Spread:
     """How many times longer ``slow`` takes, repeat by repeat."""
-    return Spread.of([a / b for a, b in zip(slow, fast, strict=True)])
+    return Spread.of([a.seconds / b.seconds for a, b in zip(slow, fast, strict=True)])
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -68,9 +81,9 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     if min([*sizes, *costs], default=0) <= 0 or len(set(sizes)) < 2:
         raise ValueError(f"sizes {list(sizes)} and costs {list(costs)} give no exponent")
     x, y = [math.log(s) for s in sizes], [math.log(c) for c in costs]
-    middle, level = sum(x) / len(x), sum(y) / len(y)
-    along = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
-    return along / sum((a - middle) ** 2 for a in x)
+    centre, level = sum(x) / len(x), sum(y) / len(y)
+    along = sum((a - centre) * (b - level) for a, b in zip(x, y, strict=True))
+    return along / sum((a - centre) ** 2 for a in x)
 
 
 def growth(sizes: Sequence[float], costs: Sequence[Sequence[float]]) -> Spread:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from stages.bench.measure import interleaved, ratios, seconds
+from stages.bench.measure import interleaved, middle, ratios, require_same_work
 from stages.bench.models import SHAPES, prompts_file, random_actor, random_scorer
 from stages.bench.results import Bound, Result, Section
 from stages.bench.running import Running, recipe_file
 from stages.bench.setting import Setting, Tell
-from stages.common.errors import RunError
 
 RATE = 3e-6
 """TRL's default for PPO."""
@@ -72,26 +70,16 @@ def _compare(setting: Setting, work: Work, tell: Tell) -> Result:
         setting.side("stages.bench.ppo:Theirs", **given) as theirs,
     ):
         taken = interleaved({"aac": ours, "TRL": theirs}, setting.repeats)
-    counts = require_same_counts({side: times[-1].figures for side, times in taken.items()})
-    ratio = ratios(seconds(taken["TRL"]), seconds(taken["aac"]))
+    counts = require_same_work(taken, COUNTED)
     return Result(
         f"{work.size} weights, {work.batch} episodes",
-        {side: median(seconds(times)) for side, times in taken.items()},
+        {side: middle(times) for side, times in taken.items()},
         "s",
-        ratio,
+        ratios(taken["TRL"], taken["aac"]),
         must=Bound(2),
         aim=Bound(3),
         proof={"gradients_apart": apart, **counts},
     )
-
-
-def require_same_counts(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """What all sides say of what they did. RunError unless they say the same."""
-    told = {side: {name: said[name] for name in COUNTED} for side, said in figures.items()}
-    first, *others = told.values()
-    if any(other != first for other in others):
-        raise RunError(f"the sides did not do the same work: {told}; nothing was compared.")
-    return first
 
 
 def prepare(folder: Path, work: Work) -> Path:
@@ -135,8 +123,8 @@ class Ours(Running):
 
     def __init__(self, folder: Path, work: Work) -> None:
         del work  # it is in the recipe
-        given = {"sft": folder / "sft", "reward": folder / "reward"}
-        super().__init__(folder / "ours", folder / "recipe.yaml", **given)
+        recipe, sft, reward = (folder / name for name in ("recipe.yaml", "sft", "reward"))
+        super().__init__(folder / "ours", recipe, sft=sft, reward=reward)
 
 
 class Theirs:

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.bench.measure import interleaved, middle, ratios, require_same_work
 from stages.bench.models import SHAPES, random_actor
+from stages.bench.results import Bound, Result, Section
+from stages.bench.setting import Setting, Tell
 from stages.bench.worlds import Prompts
 from stages.interaction.generation import Request
 
@@ -27,10 +30,66 @@ class Work:
 
     size: str
     batch: int
+    aim: float
     tokens: int = 32
     """Most of a reply."""
     ragged: bool = False
     """Replies stop by themselves, after a third of ``tokens`` in the mean."""
+
+    @property
+    def other(self) -> str:
+        """Who is compared with: the loop where it has what it needs to be the limit."""
+        return "plain loop" if self.ragged else "generate()"
+
+
+WORKS = (
+    Work("0.15 M", 16, 1.5),
+    Work("0.15 M", 64, 1.5),
+    Work("1.2 M", 16, 1.5),
+    Work("1.2 M", 64, 1.5),
+    Work("135 M", 16, 1.2, tokens=16),
+    Work("0.15 M", 64, 0.8, ragged=True),
+    Work("1.2 M", 64, 0.8, ragged=True),
+)
+QUICK = (Work("0.15 M", 4, 1.5, tokens=8), Work("0.15 M", 4, 0.8, tokens=8, ragged=True))
+
+NOTE = (
+    "Replies of up to 32 tokens (16 at 135 M) to prompts of 24 to 64, random Llamas in float32 "
+    "whose distribution is sampled as it is. The engine goes from messages to tokens, log-probs and"
+    " text; `generate()` and the plain loop begin with padded tensors and give tokens alone. The "
+    "loop knows beforehand when each row ends, drops it there, and does nothing but forwards and "
+    "draws: it is the limit. Ragged replies end at random, after a third of the longest in the "
+    "mean. Proved: same prompts, same number of tokens in every row."
+)
+
+
+def measure(setting: Setting, tell: Tell) -> Section:
+    """The engine against both."""
+    results = []
+    for work in QUICK if setting.quick else WORKS:
+        tell(f"{work.size} weights, batch of {work.batch}, against {work.other}")
+        results.append(_compare(setting, work))
+    return Section("Rollouts", NOTE, "ratio", results)
+
+
+def _compare(setting: Setting, work: Work) -> Result:
+    folder = setting.fresh(f"rollouts-{work.size}-{work.batch}-{work.ragged}")
+    prepare(folder, work)
+    name, entry = work.other, "Loop" if work.ragged else "Generate"
+    with setting.side("stages.bench.rollouts:Ours", folder=folder, work=work) as ours:
+        ours()
+        given = {"folder": folder, "rows": ours.ask("prompts"), "lengths": ours.ask("lengths")}
+        with setting.side(f"stages.bench.rollouts:{entry}", **given) as theirs:
+            taken = interleaved({"aac": ours, name: theirs}, setting.repeats)
+    proof = require_same_work(taken, ("tokens",))
+    return Result(
+        f"{work.size} weights, batch of {work.batch}{', ragged' if work.ragged else ''}",
+        {side: proof["tokens"] / middle(times) for side, times in taken.items()},
+        "tokens/s",
+        ratios(taken[name], taken["aac"]),
+        aim=Bound(work.aim),
+        proof=proof,
+    )
 
 
 def prepare(folder: Path, work: Work) -> None:
@@ -59,7 +118,7 @@ class Ours:
     def __call__(self) -> dict[str, Any]:
         """One batch; the same each time, as its random numbers are keyed."""
         self.replies = self.policy.generate(self.requests)
-        return {"tokens": sum(len(reply.ids) for reply in self.replies)}
+        return {"tokens": sum(self.lengths())}
 
     def lengths(self) -> list[int]:
         """Tokens of each row of the latest batch."""
@@ -73,10 +132,9 @@ class Ours:
 class Generate:
     """``model.generate`` on tensors that are ready, for rows that end where they are told to."""
 
-    def __init__(self, folder: Path, work: Work, rows: Sequence[Ids], lengths: Sequence[int]):
+    def __init__(self, folder: Path, rows: Sequence[Ids], lengths: Sequence[int]) -> None:
         from transformers import GenerationConfig
 
-        del work
         self.model, self.ids, self.mask = _loaded(folder, rows)
         self.lengths = torch.tensor(lengths)
         self.settings = GenerationConfig(
@@ -115,8 +173,7 @@ class _EndAt:
 class Loop:
     """Forwards with a cache and draws; rows leave the batch at their end."""
 
-    def __init__(self, folder: Path, work: Work, rows: Sequence[Ids], lengths: Sequence[int]):
-        del work
+    def __init__(self, folder: Path, rows: Sequence[Ids], lengths: Sequence[int]) -> None:
         self.model, self.ids, self.mask = _loaded(folder, rows)
         self.lengths = lengths
 
