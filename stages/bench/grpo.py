@@ -22,8 +22,6 @@ Ids = list[int]
 SEEDS = (0, 1, 2)
 BUDGET = 40.0
 """Seconds of training, without start-up, for each side and seed."""
-LEARNING = {"epochs": 2, "minibatch": 8, "rate": 5e-4}
-"""Of the race, as in recipes/quickstart.yaml; where only speed counts the actor stays as it is."""
 PLAYED = 8
 """Episodes that have to be the same on both sides, token for token."""
 SMALL = Work(batch=8, group=4, rounds=3, tokens=24, demonstrations=40, sft_steps=4, minibatch=8)
@@ -46,10 +44,11 @@ def measure(setting: Setting, tell: Tell) -> Section:
     tokens, speed = _speed(setting, tell, folder, work)
     start = _success(setting, folder, folder / "sft")
     seeds, budget = (SEEDS[:1], 1.0) if setting.quick else (SEEDS, BUDGET)
+    learning = replace(work, epochs=2, minibatch=8, rate=5e-4)  # as in recipes/quickstart.yaml
     race = []
     for seed in seeds:
         tell(f"{budget:.0f} s of training on each side, seed {seed}")
-        race.append(_race(setting, folder, replace(work, seed=seed, **LEARNING), budget))
+        race.append(_race(setting, folder, replace(learning, seed=seed), budget))
     note = NOTE.format(
         budget=budget,
         tested=TESTED,

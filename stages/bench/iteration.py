@@ -1,9 +1,14 @@
 """A whole RL iteration against the forwards and backwards that it cannot do without.
 
-These are taken of the very same tokens, packed into as few calls as suit the machine: one forward
-of all that was played, one by the reference, one by the reward model, and a forward and a backward
-of all rows that the actor learned from, as often as it did. ``decoding`` are the forwards by which
-the replies were drawn token by token, as many rows at once as there were, with nothing around them.
+These are taken of the very same tokens with nothing around them:
+
+- ``reading``: one forward of what the actor was shown and had not said itself, packed;
+- ``decoding``: the forwards and draws by which the replies came token by token, as they have to,
+  all rows of a turn at once;
+- ``reference``, ``scoring``: one packed forward of everything each;
+- ``learning``: a forward and a backward of all rows that the actor learned from, packed, as often
+  as it did.
+
 Environments, the critic, optimizers and book-keeping are what comes on top.
 """
 
@@ -13,13 +18,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
+from stages.bench.measure import Spread, interleaved
 from stages.bench.models import BASE, saved_scorer
+from stages.bench.results import Bound, Result, Section
 from stages.bench.rollouts import Decoding, left_padded
 from stages.bench.running import Running
+from stages.bench.setting import Setting, Tell
 from stages.common.logprobs import at_actions, chosen_logprobs
 from stages.interaction.trajectory import Trajectory, Turn
 from stages.rl.rows import ActorRow, actor_rows, collate, microbatches
@@ -27,13 +36,45 @@ from stages.rl.rows import ActorRow, actor_rows, collate, microbatches
 RECIPE = BASE.parent / "quickstart.yaml"
 PACKED = 2048
 """Tokens of one call: with more a CPU is no faster."""
-Spent = dict[str, tuple[float, float]]
-"""(wall, cpu) seconds by name."""
+IRREDUCIBLE = ("reading", "decoding", "reference", "scoring", "learning")
+Spent = dict[str, float]
+"""Seconds by name."""
+NOTE = (
+    "One iteration of recipes/quickstart.yaml from the shipped base model, and right after it the "
+    "forwards and backwards of the very same tokens with nothing around them. The replies of the "
+    "limit are drawn token by token, as they depend on each other; in the second line they are read"
+    " in one packed forward, which no sampler can do."
+)
 
 
-def prepare(folder: Path) -> None:
-    """A reward model beside the shipped base model, which plays as it is."""
+def measure(setting: Setting, tell: Tell) -> Section:
+    """Iterations, each beside its own limit."""
+    folder, episodes = setting.fresh("iteration"), 8 if setting.quick else 64
     saved_scorer(BASE, folder / "reward")
+    tell(f"{episodes} episodes")
+    entry = "stages.bench.iteration:Measured"
+    with setting.side(entry, folder=folder, episodes=episodes) as side:
+        taken = interleaved({"aac": side}, setting.repeats)["aac"]
+    spent = [times.figures["spent"] for times in taken]
+    read = [{**one, "reading": one["played"], "decoding": 0.0} for one in spent]
+    results = [
+        _result("replies drawn token by token", spent, Bound(1.3, at_least=False)),
+        _result("replies read at once", read, None),
+    ]
+    return Section("A whole iteration against its limit", NOTE, "ratio", results)
+
+
+def _result(what: str, spent: Sequence[Spent], aim: Bound | None) -> Result:
+    limits = [sum(one[name] for name in IRREDUCIBLE) for one in spent]
+    parts = {name: median(one[name] for one in spent) for name in IRREDUCIBLE}
+    return Result(
+        what,
+        {"aac": median(one["iteration"] for one in spent), "limit": median(limits)},
+        "s",
+        Spread.of([one["iteration"] / limit for one, limit in zip(spent, limits, strict=True)]),
+        aim=aim,
+        proof={"seconds": parts},
+    )
 
 
 class Measured(Running):
@@ -71,17 +112,19 @@ class Measured(Running):
     def _limit(self, learned: Sequence[ActorRow], spent: Spent) -> None:
         trainer, scorer = self.session.trainer, self.session.rewarding.scorer
         assert trainer.ref_model is not None and scorer is not None
-        played = actor_rows(self.episodes, [[0.0] * len(e.turns) for e in self.episodes])
-        for tick in _ticks(self.episodes):
-            ids, mask = left_padded([list(turn.prompt_ids) for turn in tick])
-            read = Decoding(trainer.actor, ids, mask)
-            with _timed("decoding", spent):
-                read.run([len(turn.action_ids) for turn in tick])
-        for name, model in (("playing", trainer.actor), ("reference", trainer.ref_model)):
+        rows = actor_rows(self.episodes, [[0.0] * len(e.turns) for e in self.episodes])
+        for name, model in (("played", trainer.actor), ("reference", trainer.ref_model)):
             with _timed(name, spent), torch.no_grad():
-                _forward(model, played)
+                _forward(model, rows)
+        said = sum(int(row.mask.sum()) for row in rows)
+        spent["reading"] = spent["played"] * (1 - said / sum(len(row.ids) for row in rows))
+        for turns in _rounds(self.episodes):
+            ids, mask = left_padded([list(turn.prompt_ids) for turn in turns])
+            begun = Decoding(trainer.actor, ids, mask)
+            with _timed("decoding", spent):
+                begun.run([len(turn.action_ids) for turn in turns])
         with _timed("scoring", spent), torch.no_grad():
-            for piece in microbatches(played, max_tokens=PACKED):
+            for piece in microbatches(rows, max_tokens=PACKED):
                 scorer.model.model(input_ids=collate(piece).ids, use_cache=False)
         with _timed("learning", spent):
             _forward(trainer.actor, learned, backward=True)
@@ -99,8 +142,8 @@ def _forward(model: Any, rows: Sequence[ActorRow], *, backward: bool = False) ->
             loss.backward()
 
 
-def _ticks(episodes: Sequence[Trajectory]) -> Iterator[list[Turn]]:
-    """The turns that were decided at once: the first of all episodes, then the second, ..."""
+def _rounds(episodes: Sequence[Trajectory]) -> Iterator[list[Turn]]:
+    """The first turns of all episodes, then the second, ..."""
     for t in range(max(len(e.turns) for e in episodes)):
         yield [e.turns[t] for e in episodes if len(e.turns) > t]
 
@@ -108,8 +151,6 @@ def _ticks(episodes: Sequence[Trajectory]) -> Iterator[list[Turn]]:
 @contextmanager
 def _timed(name: str, spent: Spent) -> Iterator[None]:
     """Add what a block takes."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
     yield
-    before = spent.get(name, (0.0, 0.0))
-    now = (time.perf_counter() - wall, time.process_time() - cpu)
-    spent[name] = (before[0] + now[0], before[1] + now[1])
+    spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
