@@ -70,7 +70,8 @@ class Teacher:
         from stages.recipe.load import load_recipe
         from stages.sft.run import run
 
-        recipe = load_recipe(prepare(self.folder, self.work))
+        # Whoever speaks a new dialect has to learn its control tokens; later they are frozen.
+        recipe = load_recipe(prepare(self.folder, self.work), ["model.frozen=[]"])
         return run(recipe, RunRequest(self.folder / "sft", quiet=True))
 
 
