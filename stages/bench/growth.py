@@ -6,8 +6,6 @@ Random Llamas talk with a world that says some words after each of their replies
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections import defaultdict
@@ -20,11 +18,10 @@ from typing import Any, ClassVar
 from stages.bench.measure import Spread, growth
 from stages.bench.models import SHAPES, random_actor
 from stages.bench.results import Bound, Result, Section
-from stages.bench.running import Running, recipe_file
+from stages.bench.running import Running, aac, phases, recipe_file
 from stages.bench.setting import Setting, Tell
 from stages.bench.side import Side
 from stages.bench.worlds import Talk
-from stages.common.errors import RunError
 from stages.interaction.trajectory import Trajectory
 from stages.rl.pool import ExperiencePool
 
@@ -32,7 +29,6 @@ EARLY, LATE, AROUND = 10, 40, 3
 """Turns that are compared, each with as many neighbours on both sides."""
 EVERYTHING = {"summary": {}, "facts": {}, "memory": {"embedder": "hashing"}}
 """State processors without a model of their own."""
-PHASES = ("time/rollout_s", "time/score_s", "time/critic_s", "time/actor_s")
 MIB = 2**20
 POOL, TIMES = 32, 4
 """Most episodes of the pool, and how often it is filled."""
@@ -122,15 +118,11 @@ def _processes(setting: Setting) -> Result:
 def _launched(setting: Setting, folder: Path, recipe: Path, processes: int) -> list[float]:
     """Seconds of each iteration of the real command but the first."""
     out = folder / f"rl-{processes}"
-    words = ["rl", str(recipe), "--sft", str(folder / "sft"), "--no-reward", "--quiet"]
+    words = ["rl", str(recipe), "--sft", str(folder / "sft"), "--no-reward"]
     words += ["--output-dir", str(out), "--set", f"rl.iterations={setting.repeats + 1}"]
     words += ["--launch", "ddp", "--processes", str(processes)] if processes > 1 else []
-    with setting.log.open("a", encoding="utf-8") as log:
-        done = subprocess.run([sys.executable, "-m", "aacli", *words], stdout=log, stderr=log)
-    if done.returncode:
-        raise RunError(f"aac {' '.join(words)} ended with {done.returncode}; see {setting.log}.")
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return [sum(v for k, v in row.items() if k in PHASES) for row in rows[1:]]
+    aac(words, setting.log)
+    return [sum(spent.values()) for spent in phases(out)[1:]]
 
 
 def _long(setting: Setting, work: Work) -> Iterator[Result]:
@@ -142,8 +134,11 @@ def _long(setting: Setting, work: Work) -> Iterator[Result]:
             (turns,) = _asked(setting, side, "turns", [played])
             yield Result(
                 f"a turn, {EARLY}th to {LATE}th; {what}",
-                {"smallest": median(t[0] for t in turns), "largest": median(t[1] for t in turns)},
-                "s",
+                {
+                    "smallest": 1e3 * median(early for early, _ in turns),
+                    "largest": 1e3 * median(late for _, late in turns),
+                },
+                "ms",
                 Spread.of([late / early for early, late in turns]),
                 must=Bound(1.2, at_least=False),
             )

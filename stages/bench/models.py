@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,14 @@ def random_actor(shape: Shape, folder: Path, *, stop_chance: float = 0.0, seed: 
     torch.manual_seed(seed)
     model = LlamaForCausalLM(_config(shape))
     _set_chances(model, {tokenizer.pad_token_id: 0.0, tokenizer.eos_token_id: stop_chance})
-    return _saved(model, tokenizer, folder)
+    _saved(model, tokenizer, folder)
+    return _finished(folder, "sft")
+
+
+def copied_actor(base: Path, folder: Path) -> Path:
+    """A model as if stage 1 had left it; its folder."""
+    shutil.copytree(base, folder)
+    return _finished(folder, "sft")
 
 
 def random_scorer(shape: Shape, folder: Path, *, seed: int = 1) -> Path:
@@ -148,11 +156,17 @@ def _set_chances(model: Any, chances: Mapping[int, float]) -> None:
 
 
 def _scorer(model: Any, tokenizer: Any, folder: Path) -> Path:
+    _saved(model, tokenizer, folder)
+    return _finished(folder, "reward", {"reward": {"max_length": LONGEST}})
+
+
+def _finished(folder: Path, stage: str, recipe: Mapping[str, Any] | None = None) -> Path:
+    """Seal a folder as a stage does."""
     from stages.common.manifest import build_manifest
 
-    _saved(model, tokenizer, folder)
-    manifest = build_manifest(folder, "reward", recipe={"reward": {"max_length": LONGEST}})
-    write_json(folder / "manifest.json", manifest.with_score(0.0, 1.0).to_json())
+    manifest = build_manifest(folder, stage, recipe=recipe or {})
+    manifest = manifest.with_score(0.0, 1.0) if stage == "reward" else manifest
+    write_json(folder / "manifest.json", manifest.to_json())
     return folder
 
 
@@ -160,16 +174,3 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def parameters(folder: Path) -> int:
-    """How many weights a saved model has."""
-    from safetensors import safe_open
-
-    total = 0
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as weights:
-            total += sum(math.prod(weights.get_slice(n).get_shape()) for n in weights.keys())  # noqa: SIM118
-    return total
-
-

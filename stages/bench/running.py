@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stages.common.errors import RunError
+from stages.common.records import read_records
 from stages.interaction.trajectory import Trajectory
 
 FOREVER = 10**6
+PHASE = re.compile(r"time/(?!tokens_per)\w+_s")
 
 
 def recipe_file(folder: Path, content: Mapping[str, Any]) -> Path:
@@ -19,6 +27,21 @@ def recipe_file(folder: Path, content: Mapping[str, Any]) -> Path:
     file = folder / "recipe.yaml"
     file.write_text(json.dumps(content), "utf-8")
     return file
+
+
+def aac(words: Sequence[str], log: Path, **environment: str) -> None:
+    """The real command, quietly. RunError unless it ends well; ``log`` takes what it says."""
+    command = [sys.executable, "-m", "aacli", *words, "--quiet"]
+    with log.open("a", encoding="utf-8") as file:
+        done = subprocess.run(command, stdout=file, stderr=file, env=os.environ | environment)
+    if done.returncode:
+        raise RunError(f"{shlex.join(command)} ended with {done.returncode}; {log} says more.")
+
+
+def phases(run: Path) -> list[dict[str, float]]:
+    """Seconds of each iteration of a finished RL run, by phase."""
+    rows = [row for _, row in read_records(run / "metrics.jsonl")]
+    return [{k: row[k] for k in row if PHASE.fullmatch(k)} for row in rows]
 
 
 class Running:
@@ -49,8 +72,6 @@ class Running:
         self.session = Session(resolved, opened, sft, reward)
         self.episodes: Sequence[Trajectory] = ()
         """Of the latest iteration."""
-        self.rows: list[Any] = []
-        """What the actor learned from in it."""
         self.metrics: Mapping[str, float] = {}
         opened.metrics.listeners.append(self._hear)
         parts = self.session.parts(Board("", 1, 0, "", ()), lambda: None)
