@@ -21,7 +21,7 @@ from stages.bench.results import SCHEMA, page
 from stages.bench.setting import Setting
 from stages.common.console import complain, say, show
 from stages.common.errors import AacError, RunError, UsageError
-from stages.common.files import write_json, write_text
+from stages.common.files import read_json, write_json, write_text
 from stages.common.libraries import quiet_libraries
 
 PARTS = {"ppo": 240, "grpo": 400, "rollouts": 150, "iteration": 60, "growth": 200, "startup": 60}
@@ -63,9 +63,10 @@ def bench(
     try:
         parts = _chosen(only)
         progress = Progress({part: PARTS[part] * (QUICK if quick else 1) for part in parts})
+        taken = None if quickstart is None else _seconds(quickstart)
         log = _log(out)
         with TemporaryDirectory(prefix="aac-bench-") as scratch, quiet_libraries(log):
-            given = (1 if quick else repeats, threads, quick, log, quickstart)
+            given = (1 if quick else repeats, threads, quick, log, taken)
             failed = _measure(Setting(Path(scratch), *given), parts, progress, out)
     except AacError as error:
         complain(str(error))
@@ -81,6 +82,15 @@ def _chosen(only: Sequence[str] | None) -> list[str]:
     return [part for part in PARTS if not only or part in only]
 
 
+def _seconds(run: Path) -> float:
+    """What a finished run took. UsageError where that cannot be told."""
+    summary = read_json(run / "summary.json")
+    seconds = summary.get("seconds") if isinstance(summary, dict) else None
+    if not isinstance(seconds, int | float):
+        raise UsageError(f"{run}/summary.json tells no seconds; name the root of a finished run.")
+    return float(seconds)
+
+
 def _measure(setting: Setting, parts: Sequence[str], progress: Progress, out: Path) -> bool:
     """Part by part, and the page after each; whether one failed."""
     start = time.monotonic()
@@ -89,7 +99,7 @@ def _measure(setting: Setting, parts: Sequence[str], progress: Progress, out: Pa
         "command": shlex.join(["python", "-m", "stages.bench", *sys.argv[1:]]),
         "commit": commit(),
         "machine": described(),
-        "settings": {"repeats": setting.repeats, "threads": setting.threads},
+        "settings": {k: getattr(setting, k) for k in ("repeats", "threads", "quick")},
         "sections": {},
         "failed": {},
     }

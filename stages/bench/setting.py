@@ -29,8 +29,8 @@ class Setting:
     """The smallest work that goes through everything; its figures mean nothing."""
     log: Path
     """Takes what the sides print."""
-    quickstart: Path | None = None
-    """A finished run of recipes/quickstart.yaml."""
+    quickstart: float | None = None
+    """Seconds that a finished run of recipes/quickstart.yaml took."""
 
     def side(self, entry: str, **arguments: Any) -> Side:
         """``entry`` in a process of its own; see ``Side``."""

@@ -37,7 +37,7 @@ def measure(setting: Setting, tell: Tell) -> Section:
     start(folder, "rl-profile", profile := folder / "imports.txt", PYTHONPROFILEIMPORTTIME="1")
     packages = imports(profile.read_text("utf-8"))
     spread = Spread.of(starts[1:])
-    result = Result(
+    first = Result(
         "`aac rl` to its first rollout",
         {"aac": spread.median},
         "s",
@@ -47,7 +47,15 @@ def measure(setting: Setting, tell: Tell) -> Section:
     )
     told = ", ".join(f"{name} ({packages[name]:.1f} s)" for name in list(packages)[:LARGEST])
     note = NOTE.format(total=sum(packages.values()), packages=told)
-    return Section("Start-up", note, "seconds", [result])
+    return Section("Start-up", note, "seconds", [first, *_quickstart(setting.quickstart)])
+
+
+def _quickstart(seconds: float | None) -> list[Result]:
+    """The whole quickstart, where its time is known."""
+    if seconds is None:
+        return []
+    aim, spread = Bound(180, at_least=False), Spread.of([seconds])
+    return [Result("`make quickstart`, a run before", {"aac": seconds}, "s", spread, aim=aim)]
 
 
 def start(folder: Path, name: str, log: Path, **environment: str) -> float:
