@@ -172,8 +172,7 @@ class Growing:
         self._begun(work)()
         at = {turn: fmean(moments) for turn, moments in Timed.moments.items()}
         early, late = (
-            (at[turn + AROUND] - at[turn - AROUND - 1]) / (2 * AROUND + 1)
-            for turn in (EARLY, LATE)
+            (at[turn + AROUND] - at[turn - AROUND - 1]) / (2 * AROUND + 1) for turn in (EARLY, LATE)
         )
         return early, late
 

@@ -185,7 +185,7 @@ class _Until(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called after every optimizer step."""
-        control.should_training_stop = time.perf_counter() >= self.end
+        control.should_training_stop |= time.perf_counter() >= self.end
 
 
 def _save(actor: Any, tokenizer: Any, folder: Path) -> None:

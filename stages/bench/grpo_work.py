@@ -43,8 +43,8 @@ class Work:
     """Of tool calls, at most; then one more reply."""
     tokens: int = 384
     """Longest reply; for TRL also the longest transcript after the prompt."""
-    demonstrations: int = 1000
-    sft_steps: int = 200
+    demonstrations: int = 1500
+    sft_steps: int = 400
     tasks: int = 2048
     epochs: int = 1
     minibatch: int = 64
@@ -160,7 +160,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
             "data": str(folder / "demonstrations.jsonl"),
             "steps": work.sft_steps,
             "batch_size": 16,
-            "learning_rate": 5e-4,
+            "learning_rate": 1e-3,
             "max_length": LONGEST,
         },
         "rl": {

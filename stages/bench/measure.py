@@ -36,9 +36,7 @@ class Spread:
         return cls(median(values), min(values), max(values))
 
 
-def interleaved(
-    sides: Mapping[str, Callable[[], Times]], repeats: int
-) -> dict[str, list[Times]]:
+def interleaved(sides: Mapping[str, Callable[[], Times]], repeats: int) -> dict[str, list[Times]]:
     """Every side once, then every side again: what slows the machine for a while slows them all.
 
     The first round is not counted: caches fill and libraries are read in it.
@@ -52,9 +50,7 @@ def interleaved(
     return taken
 
 
-def require_same_work(
-    taken: Mapping[str, Sequence[Times]], names: Sequence[str]
-) -> dict[str, Any]:
+def require_same_work(taken: Mapping[str, Sequence[Times]], names: Sequence[str]) -> dict[str, Any]:
     """The named figures, which all sides have to agree on in their last repeat; RunError if not."""
     told = {side: {n: times[-1].figures[n] for n in names} for side, times in taken.items()}
     first, *others = told.values()

@@ -80,9 +80,7 @@ class Running:
     def __call__(self) -> dict[str, Any]:
         """One iteration: tokens, episodes, optimizer steps, and seconds by phase."""
         trainer = self.session.trainer
-        trainer.train(
-            self._parts, self.session.learner, iterations=trainer.progress.iteration + 1
-        )
+        trainer.train(self._parts, self.session.learner, iterations=trainer.progress.iteration + 1)
         turns = [turn for episode in self.episodes for turn in episode.turns]
         return {
             "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
