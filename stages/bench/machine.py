@@ -20,7 +20,7 @@ def described() -> dict[str, Any]:
 
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / GIB),
         "system": platform.system(),
         "versions": {

@@ -61,7 +61,7 @@ def _compare(setting: Setting, work: Work, tell: Tell) -> Result:
     folder = setting.fresh(f"ppo-{work.size}")
     prepare(folder, work)
     tell(f"{work.size} weights, is the gradient TRL's?")
-    with setting.side("stages.bench.same:Proof", work=work) as proof:
+    with setting.side("stages.bench.ppo_gradient:Proof", work=work) as proof:
         apart = proof().figures["apart"]
     tell(f"{work.size} weights, updates")
     given = {"folder": folder, "work": work}

@@ -12,7 +12,7 @@ from stages.common.live import duration
 
 @dataclass
 class Progress:
-    """Says which part runs and how long all takes at the pace so far."""
+    """Says which part runs and how long the rest takes at the pace so far."""
 
     planned: Mapping[str, float]
     """Seconds by part, in their order."""
@@ -22,7 +22,7 @@ class Progress:
     def tell(self, part: str, words: str) -> None:
         """One line; naming a part for the first time ends the one before."""
         self._begun.setdefault(part, self.clock())
-        say(f"{part}: {words} (all in about {duration(self.left)})")
+        say(f"{part}: {words} (about {duration(self.left)} left)")
 
     @property
     def left(self) -> float:

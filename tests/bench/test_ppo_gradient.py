@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stages.bench import same
+from stages.bench import ppo_gradient
 from stages.bench.ppo import Work, prepare
 from stages.common.errors import RunError
 from stages.common.libraries import quiet_libraries
@@ -22,27 +22,27 @@ def folder(tmp_path_factory):
 
 def apart(folder):
     with quiet_libraries(None):
-        return same.gradients_apart(folder, WORK)
+        return ppo_gradient.gradients_apart(folder, WORK)
 
 
 def test_the_gradients_are_the_same_at_every_step(folder):
     found = apart(folder)
     assert len(found) == WORK.epochs
-    same.require_close(max(found))
+    ppo_gradient.require_close(max(found))
 
 
 def test_one_advantage_that_differs_is_seen(folder, monkeypatch):
-    real = same.rows_of
+    real = ppo_gradient.rows_of
 
     def planted(seen, pad):
         first, *rest = real(seen, pad)
         return [replace(first, advantage=first.advantage * 1.01), *rest]
 
-    monkeypatch.setattr(same, "rows_of", planted)
+    monkeypatch.setattr(ppo_gradient, "rows_of", planted)
     with pytest.raises(RunError, match="nothing was compared"):
-        same.require_close(max(apart(folder)))
+        ppo_gradient.require_close(max(apart(folder)))
 
 
 def test_nan_is_not_close():
     with pytest.raises(RunError):
-        same.require_close(float("nan"))
+        ppo_gradient.require_close(float("nan"))
