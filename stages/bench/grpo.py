@@ -25,7 +25,16 @@ BUDGET = 40.0
 """Seconds of training, without start-up, for each side and seed."""
 PLAYED = 8
 """Episodes that have to be the same on both sides, token for token."""
-SMALL = Work(batch=8, group=4, rounds=3, tokens=24, demonstrations=40, sft_steps=4, minibatch=8)
+SMALL = Work(
+    batch=8,
+    group=4,
+    per_task=4,
+    rounds=0,  # an actor that has learned nothing makes no calls that TRL can parse
+    tokens=64,
+    demonstrations=40,
+    sft_steps=4,
+    minibatch=8,
+)
 NOTE = (
     "The `sql` environment as a TRL environment class (up to 7 rounds of tool calls, Qwen3's chat "
     "template), a 0.76 M Llama after a short stage 1. Speed: 64 episodes are sampled and one "
@@ -47,7 +56,7 @@ def measure(setting: Setting, tell: Tell) -> Section:
     tokens, speed = _speed(setting, tell, folder, work)
     start = _success(setting, folder, folder / "sft")
     seeds, budget = (SEEDS[:1], 1.0) if setting.quick else (SEEDS, BUDGET)
-    learning = replace(work, epochs=2, minibatch=8, rate=5e-4)  # as in recipes/quickstart.yaml
+    learning = replace(work, per_task=1, epochs=2, minibatch=8, rate=5e-4)  # as the quickstart
     race = []
     for seed in seeds:
         tell(f"{budget:.0f} s of training on each side, seed {seed}")

@@ -14,22 +14,13 @@ from stages.common.files import write_lines
 from stages.interaction.arena import about
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments.base import Task
-from stages.interaction.environments.sql import ExpertOptions, SqlEnvironment, SqlOptions
+from stages.interaction.environments.sql import SqlEnvironment
 from stages.interaction.states import build_state
 
 CLOSING = "Done."
 """What an episode ends with: a reply without a call."""
 TESTED = 256
 """Held-out tasks."""
-EXPERT = {
-    "wrong_aggregate": 0.6,
-    "dropped_filter": 0.6,
-    "dropped_join_filter": 0.5,
-    "wrong_operator": 0.6,
-    "wrong_order": 0.6,
-    "skipped_step": 0.5,
-}
-"""The demonstrations' mistakes, those of recipes/quickstart.yaml."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +30,8 @@ class Work:
     batch: int = 64
     group: int = 8
     """Episodes of each task, which GRPO compares."""
+    per_task: int = 8
+    """The same on our side, which does not need them."""
     rounds: int = 7
     """Of tool calls, at most; then one more reply."""
     tokens: int = 384
@@ -105,11 +98,10 @@ def prepare(folder: Path, work: Work) -> Path:
 
 def demonstrations(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
     """The expert's episodes as dialogues in Qwen3's dialect; ``told``: the tools."""
-    options = SqlOptions(expert=ExpertOptions(**EXPERT))
-    world = SqlEnvironment(options)
+    world = SqlEnvironment()
     episodes = demonstrate_episodes(
         world.tasks("train", work.demonstrations, work.seed),
-        make_environment=lambda: SqlEnvironment(options),
+        make_environment=SqlEnvironment,
         make_state=lambda: build_state({"exchanges": 16, "max_tokens": 10**6}, about),
         seed=work.seed,
     )
@@ -165,7 +157,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
         },
         "rl": {
             "episodes": work.batch,
-            "episodes_per_task": work.group,
+            "episodes_per_task": work.per_task,
             "evaluate_every": 0,
             "evaluation_episodes": 1,
             "actor": {
@@ -173,8 +165,12 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
                 "learning_rate": work.rate,
                 "final_rate_fraction": 1.0,
             },
-            "critic": {"warm_up": {"max_iterations": 0}},
-            "ppo": {"epochs": work.epochs, "minibatch_episodes": work.minibatch},
+            "critic": {"loss": "hl_gauss", "warm_up": {"max_iterations": 0}},
+            "ppo": {
+                "epochs": work.epochs,
+                "minibatch_episodes": work.minibatch,
+                "entropy_coef": 0.0,
+            },
             "rewards": {"reward_model": 0},
         },
     }
