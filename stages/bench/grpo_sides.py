@@ -1,5 +1,5 @@
-"""Both sides of the multi-turn comparison: each call is a batch of episodes and what is learned
-from it; ``train`` goes on for some seconds."""
+"""Both sides of the multi-turn comparison: each call is a batch of episodes and one optimizer step
+on them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
 from stages.bench.analyst import SqlTools
 from stages.bench.chatml import template
-from stages.bench.grpo_work import Work, recipe_of
-from stages.bench.running import FOREVER, Running, recipe_file
+from stages.bench.grpo_work import Work
+from stages.bench.running import Running
 from stages.common.errors import RunError
 from stages.common.records import read_records
 from stages.common.rows import merge_turns
@@ -27,19 +25,9 @@ class Ours(Running):
     """The RL stage on that work."""
 
     def __init__(self, folder: Path, work: Work) -> None:
-        recipe = recipe_file(folder / f"ours-{work.seed}", recipe_of(folder, work))
-        super().__init__(recipe.parent, recipe, sft=folder / "sft")
+        del work  # it is in the recipe
+        super().__init__(folder / "ours", folder / "recipe.yaml", sft=folder / "sft")
         self.place = folder
-
-    def train(self, seconds: float, saved: Path) -> int:
-        """Iterations for as long as that, and the actor's folder; how many there were."""
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < seconds:
-            self()
-            count += 1
-        trainer = self.session.trainer
-        _save(trainer.actor, trainer.processing_class, saved)
-        return count
 
     def greedy(self, count: int) -> list[Ids]:
         """Token ids of whole episodes of the first tasks, by the likeliest tokens."""
@@ -82,19 +70,9 @@ class Theirs:
             "episodes": self.work.batch,
             "turns": self._turns,
             "response_tokens": self._tokens,
-            "optimizer_steps": self.work.steps,
+            "optimizer_steps": 1,
             "phases": {"time/rollout_s": self._playing},
         }
-
-    def train(self, seconds: float, saved: Path) -> int:
-        """See ``Ours.train``; a batch in the works is finished."""
-        stop = _Until(time.perf_counter() + seconds)
-        self.trainer.add_callback(stop)
-        self.trainer.args.max_steps = FOREVER
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.trainer.train()
-        _save(self.trainer.model, self.trainer.processing_class, saved)
-        return self.trainer.state.global_step // self.work.steps
 
     def greedy(self, count: int) -> list[Ids]:
         """See ``Ours.greedy``."""
@@ -123,12 +101,10 @@ def grpo_trainer(folder: Path, work: Work) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     settings: dict[str, Any] = {
-        "output_dir": str(folder / f"trl-{work.seed}"),
-        "per_device_train_batch_size": work.minibatch,
-        "generation_batch_size": work.batch,
-        "num_iterations": work.epochs,
+        "output_dir": str(folder / "trl"),
+        "per_device_train_batch_size": work.batch,
         "num_generations": work.group,
-        "max_steps": work.steps,
+        "max_steps": 1,
         "seed": work.seed,
         "max_completion_length": work.tokens,
         "max_tool_calling_iterations": work.rounds,
@@ -175,19 +151,3 @@ def _whole(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Ids:
     if len(rows) != 1:
         raise RunError(f"an episode has {len(rows)} threads, expected one")
     return list(rows[0].ids)
-
-
-class _Until(TrainerCallback):
-    """Ends TRL's training at a time of ``perf_counter``."""
-
-    def __init__(self, end: float) -> None:
-        self.end = end
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Called after every optimizer step."""
-        control.should_training_stop |= time.perf_counter() >= self.end
-
-
-def _save(actor: Any, tokenizer: Any, folder: Path) -> None:
-    actor.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

@@ -19,8 +19,6 @@ from stages.interaction.states import build_state
 
 CLOSING = "Done."
 """What an episode ends with: a reply without a call."""
-TESTED = 256
-"""Held-out tasks."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,6 @@ class Work:
     batch: int = 64
     group: int = 8
     """Episodes of each task, which GRPO compares."""
-    per_task: int = 8
-    """The same on our side, which does not need them."""
     rounds: int = 7
     """Of tool calls, at most; then one more reply."""
     tokens: int = 384
@@ -39,16 +35,9 @@ class Work:
     demonstrations: int = 1500
     sft_steps: int = 400
     tasks: int = 2048
-    epochs: int = 1
-    minibatch: int = 64
-    """Episodes of one optimizer step."""
     rate: float = 1e-6
+    """So low that the actor stays as it is: episodes are alike in all repeats."""
     seed: int = 0
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps on one batch."""
-        return self.epochs * self.batch // self.minibatch
 
 
 class Teacher:
@@ -66,21 +55,6 @@ class Teacher:
         # Whoever speaks a new dialect has to learn its control tokens; later they are frozen.
         recipe = load_recipe(prepare(self.folder, self.work), ["model.frozen=[]"])
         return run(recipe, RunRequest(self.folder / "sft", quiet=True))
-
-
-class Judge:
-    """Held-out success of an actor, sampled, by this project's evaluation; each call is one."""
-
-    def __init__(self, folder: Path, actor: Path) -> None:
-        self.folder, self.actor = folder, actor
-
-    def __call__(self) -> dict[str, Any]:
-        """``success`` on the test tasks."""
-        from stages.evaluation.run import evaluate
-        from stages.recipe.load import load_recipe
-
-        recipe = load_recipe(self.folder / "recipe.yaml")
-        return {"success": evaluate(recipe, self.actor, episodes=TESTED)["success"]}
 
 
 def prepare(folder: Path, work: Work) -> Path:
@@ -116,7 +90,7 @@ def demonstrations(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]
 def tasks(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
     """Rows for both sides; TRL's trainer puts the tools before the prompt by itself."""
     world = SqlEnvironment()
-    for split, count in (("train", work.tasks), ("validation", 64), ("test", TESTED)):
+    for split, count in (("train", work.tasks), ("validation", 64)):
         for task in world.tasks(split, count, work.seed):
             yield {"id": task.id, "split": split, "prompt": [told, question(task)], **row_of(task)}
 
@@ -157,7 +131,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
         },
         "rl": {
             "episodes": work.batch,
-            "episodes_per_task": work.per_task,
+            "episodes_per_task": work.group,
             "evaluate_every": 0,
             "evaluation_episodes": 1,
             "actor": {
@@ -165,12 +139,8 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
                 "learning_rate": work.rate,
                 "final_rate_fraction": 1.0,
             },
-            "critic": {"loss": "hl_gauss", "warm_up": {"max_iterations": 0}},
-            "ppo": {
-                "epochs": work.epochs,
-                "minibatch_episodes": work.minibatch,
-                "entropy_coef": 0.0,
-            },
+            "critic": {"warm_up": {"max_iterations": 0}},
+            "ppo": {"epochs": 1, "minibatch_episodes": work.batch},
             "rewards": {"reward_model": 0},
         },
     }
