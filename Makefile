@@ -10,11 +10,11 @@ PIP_ARGS ?=
 RECIPE   ?= recipes/quickstart.yaml
 ARGS     ?=
 SEEDS    ?= 0 1 2
-# SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench
+# SFT steps that take as long as the quickstart's RL stage, for the opponents in make bench-seeds
 MORE_STEPS ?= 1100
 # a quarter more SFT steps than the quickstart takes: is SFT at its plateau?
 LONGER_STEPS ?= 750
-# test tasks of the comparison in make bench; aac run's own table has evaluation.episodes
+# test tasks of the comparison in make bench-seeds; aac run's own table has evaluation.episodes
 BENCH_EPISODES ?= 1024
 # processes that share the tests, file by file
 TEST_JOBS ?= 2
@@ -32,8 +32,8 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup quickstart models laptop sft reward rl eval bench bench-states base plan-check \
-	device-check lint test test-full test-resume test-browser test-server \
+.PHONY: help setup quickstart models laptop sft reward rl eval bench bench-seeds bench-states base \
+	plan-check device-check lint test test-full test-resume test-browser test-server \
 	test-laptop clean
 
 help: ## say what each target does
@@ -83,7 +83,10 @@ rl: $(STAMP) ## stage 3 on RECIPE
 eval: $(STAMP) ## held-out evaluation of RECIPE's newest actor
 	$(AAC) eval $(RECIPE) $(ARGS)
 
-bench: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against longer SFT and cloning: tables
+bench: $(STAMP) ## speed beside TRL, generate() and the machine's limit on the same work: a page
+	$(BIN)/python -m stages.bench $(ARGS)
+
+bench-seeds: $(STAMP) ## the pipeline on RECIPE for each of SEEDS, against longer SFT and cloning
 	set -e; for seed in $(SEEDS); do \
 		root=runs/bench/seed-$$seed; \
 		again="$(AAC) sft $(RECIPE) $(ARGS) --seed $$seed --overwrite"; \

@@ -104,6 +104,15 @@ ALLOWED = {
         "stages.pipeline",
         "stages.recipe",
     },
+    # The bench measures all of it; nothing imports the bench.
+    "stages.bench": {
+        "stages.common",
+        "stages.evaluation",
+        "stages.interaction",
+        "stages.recipe",
+        "stages.rl",
+        "stages.sft",
+    },
     "aacli": {
         "stages.common",
         "stages.evaluation",

@@ -24,7 +24,7 @@ PINS = dict(
 )
 TARGETS = (
     "setup quickstart test test-full sft reward rl eval lint bench clean base help "  # noqa: SIM905
-    "plan-check device-check bench-states test-server test-resume models laptop "
+    "plan-check device-check bench-seeds bench-states test-server test-resume models laptop "
     "test-laptop".split()
 )
 
@@ -95,7 +95,7 @@ def test_base_is_made_as_the_shipped_weights_were(tmp_path):
 
 
 @needs_make
-def test_bench_hands_the_persons_arguments_to_everyone(tmp_path):
+def test_bench_seeds_hands_the_persons_arguments_to_everyone(tmp_path):
     """The opponents' own settings come last, and aac eval has no --overwrite."""
     log = tmp_path / "log"
     (tmp_path / "bin").mkdir()
@@ -108,7 +108,7 @@ def test_bench_hands_the_persons_arguments_to_everyone(tmp_path):
     (tmp_path / "runs/bench/seed-3").mkdir(parents=True)
     (tmp_path / ".installed").touch()
     words = ["SEEDS=3", f"VENV={tmp_path}", "ARGS=--set rl.iterations=2 --overwrite"]
-    done = make("bench", *words, folder=tmp_path)
+    done = make("bench-seeds", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     *commands, table = [line.split() for line in log.read_text().splitlines()]
     assert [c[1] for c in commands] == ["run", *["sft"] * 3, *["eval"] * 5]

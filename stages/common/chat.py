@@ -139,6 +139,31 @@ def dialogue_turns(
     return turns
 
 
+def recorded_turns(
+    tokenizer: Any,
+    exchanges: Iterable[tuple[Sequence[Message], str]],
+    recorded: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[tuple[list[int], list[int]]] | None:
+    """What ``dialogue_turns`` would give, taken from the (prompt ids, action ids) by which this
+    very tokenizer and template showed the dialogue when it was played.
+
+    None where the two may differ: a reply was sampled in other tokens than its text has, or was
+    cut off, or a prompt was not continued though its messages were.
+    """
+    facts = template_facts(tokenizer)
+    before: tuple[Sequence[Message], str] | None = None
+    known: list[int] = []
+    for (messages, reply), (prompt, action) in zip(exchanges, recorded, strict=True):
+        if not facts.opening or not prompt:
+            return None
+        if before and _extends(*before, messages) and list(prompt[: len(known)]) != known:
+            return None
+        if list(action) != _action_ids(tokenizer, facts.opening, reply):
+            return None
+        before, known = (messages, reply), [*prompt, *action]
+    return [(list(prompt), list(action)) for prompt, action in recorded]
+
+
 def exchange_rows(tokenizer: Any, exchanges: Iterable[tuple[Sequence[Message], str]]) -> list[Row]:
     """Training rows of one dialogue given as (messages shown, reply to be learned).
 

@@ -182,9 +182,11 @@ class Descent:
             return float(self.model.get_global_grad_norm())
         trained = [p for p in self.parameters if p.requires_grad]
         norm = float(self.accelerator.clip_grad_norm_(trained, max_grad_norm))
+        # accelerate's wrapper adds what ZeRO and float16 need, and a look at installed packages.
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         if math.isfinite(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return norm
 
     def state_dict(self) -> dict[str, Any]:

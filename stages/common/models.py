@@ -306,6 +306,9 @@ def _base_and_start(path: str | Path) -> tuple[str, Path | None]:
 
 def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set[str]]:
     """(model, names of parameters that the weights lack)."""
+    from stages.common.gemm import quicken
+    from stages.common.sharding import zero_stage
+
     source = _source(path)
     check_model_folder(source)
     try:
@@ -321,6 +324,8 @@ def _load(architecture: Any, path: str | Path, **options: Any) -> tuple[Any, set
             f"The weights of {path} do not have the shapes that its config.json tells; restore "
             "the config that belongs to them."
         ) from error
+    if not zero_stage():
+        quicken(model)
     return model, set(info["missing_keys"])
 
 

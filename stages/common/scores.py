@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stages.common.gemm import fitting
 from stages.common.rows import Ids
 
 MAX_TOKENS = 16384
@@ -54,14 +55,15 @@ def _scores(
     was_training = model.training
     model.eval()
     found: list[list[float]] = [[] for _ in jobs]
-    for numbers in _batches([len(row) for row, _ in jobs], max_tokens):
+    most = fitting(max_tokens, model.device)
+    for numbers in _batches([len(row) for row, _ in jobs], most):
         ids, mask = _padded([jobs[n][0] for n in numbers], model)
         if jobs[numbers[0]][1] is None:
             scores = model(input_ids=ids, attention_mask=mask).logits.float()
             for place, n in enumerate(numbers):
                 found[n] = scores[place].tolist()
         else:
-            scores = _at_every_token(model, ids, mask)
+            scores = _at_every_token(model, ids)
             for place, n in enumerate(numbers):
                 row, ends = jobs[n]
                 found[n] = scores[place, _last_tokens(row, ends or (), model)].tolist()
@@ -69,12 +71,15 @@ def _scores(
     return found
 
 
-def _at_every_token(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
-    """What the head says of every token, within the model's own forward: ZeRO gathers by that."""
+def _at_every_token(model: Any, ids: Tensor) -> Tensor:
+    """What the head says of every token, within the model's own forward: ZeRO gathers by that.
+
+    Padding stands on the right, where no token of a causal model looks: it needs no mask.
+    """
     heard: list[Tensor] = []
     hook = model.score.register_forward_hook(lambda *call: heard.append(call[-1]))
     try:
-        model(input_ids=ids, attention_mask=mask, use_cache=False)
+        model(input_ids=ids, use_cache=False)
     finally:
         hook.remove()
     return heard[0].float().squeeze(-1)

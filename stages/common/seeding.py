@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from stages.common.allocator import keep_freed
+
 
 def keyed_generator(*key: int) -> np.random.Generator:
     """A generator that depends on ``key`` alone, e.g. (seed, iteration, episode, turn).
@@ -62,7 +64,9 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def set_threads(threads: int | None) -> None:
-    """Let torch use this many CPU threads; None leaves its default (all cores)."""
+    """Let torch use this many CPU threads (None leaves its default, all cores), and have the
+    memory that it frees kept for its next step."""
+    keep_freed()
     if threads is not None:
         import torch
 

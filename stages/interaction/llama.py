@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stages.common.gemm import QuickLinear
 from stages.interaction.slots import Slots
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -238,10 +239,8 @@ class _Part:
 
 def _linear(module: Any) -> Layer:
     """The module, without a module's overhead where it is nothing but its weights."""
-    if type(module) is nn.Linear and _bare(module):
-        return lambda x: functional.linear(x, module.weight, module.bias)
     called: Layer = module
-    return called
+    return module.forward if type(module) in (nn.Linear, QuickLinear) and _bare(module) else called
 
 
 def _norm(module: Any) -> Layer:

@@ -174,7 +174,7 @@ class NativeSession:
         return numbers
 
     def answers(self, least: int = 1) -> list[tuple[int, Generation]]:
-        """Replies that have ended: at least so many and an eighth of the rows, or all."""
+        """Replies that have ended: at least so many and a fifth of the rows, or all."""
         wanted = max(least, math.ceil(PATIENCE * self._batch.held))
         ended = len(self._pending) - self._batch.going + len(self._ready)
         self._batch.run(max(wanted - ended, 0))

@@ -7,7 +7,7 @@ came back. A ``Trajectory`` (episode) is the ordered turns from reset to end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Message = dict[str, Any]
@@ -112,8 +112,9 @@ class Trajectory:
     """With ``error``: the last tool called, ``no call`` or ``reset``."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able dictionary; ``from_json`` is its inverse."""
-        return asdict(self)
+        """A JSON-able dictionary; ``from_json`` is its inverse. What the record holds is shared,
+        not copied: thousands of turns are written at every iteration."""
+        return {**vars(self), "turns": [_row(turn) for turn in self.turns]}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Trajectory:
@@ -138,6 +139,11 @@ class Trajectory:
     def privileged_before(self, t: int) -> Mapping[str, Any]:
         """Privileged facts that belong to the critic's view c_t (t may equal len(turns))."""
         return self.initial_privileged if t == 0 else self.turns[t - 1].privileged
+
+
+def _row(turn: Turn) -> dict[str, Any]:
+    calls = [dict(vars(call)) for call in turn.action.calls]
+    return {**vars(turn), "action": {**vars(turn.action), "calls": calls}}
 
 
 def _checklist(items: Any) -> tuple[ChecklistItem, ...]:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from stages.common.errors import RunError
-from stages.common.logprobs import log_softmax
+from stages.common.gemm import fitting
+from stages.common.logprobs import chosen_and_entropy, chosen_logprobs, log_softmax
 from stages.interaction.trajectory import Trajectory
 from stages.rl import kl as divergence
 from stages.rl.losses import (
@@ -85,13 +86,20 @@ class ActorLearner:
         self.minibatch_episodes, self.microbatch_tokens = minibatch_episodes, microbatch_tokens
         self.sft_rows = sft_rows
         self.ranks = setup.ranks
+        self._referred: dict[float, dict[tuple[bytes, bytes], Tensor]] = {}
+        """By temperature and text: log π_ref of this iteration's actions."""
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
-        """The rows with log π_ref filled in: once per iteration, shared by all epochs."""
+        """The rows, by length, with log π_ref filled in: computed once per iteration, whoever asks
+        for it and however many epochs it is used in."""
+        known = self._referred.setdefault(temperature, {})
+        new = [row for row in rows if row.text not in known]
+        for row, chosen in self._scored(new, self.setup.reference_logits, temperature):
+            known[row.text] = chosen
         done = []
-        for row, chosen in self._scored(rows, self.setup.reference_logits, temperature):
+        for row in sorted(rows, key=lambda row: len(row.ids)):
             reference = torch.zeros_like(row.behaviour)
-            reference[row.mask] = chosen
+            reference[row.mask] = known[row.text]
             done.append(replace(row, reference=reference))
         return done
 
@@ -161,8 +169,7 @@ class ActorLearner:
             batch = collate(piece, self.setup.accelerator.device)
             with torch.no_grad():
                 logits = logits_of(batch.ids, batch.mask, below=batch.below)
-                log_policy = log_softmax(logits, temperature)
-            flat = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+                flat = chosen_logprobs(logits, batch.ids[batch.mask], temperature)
             scored = zip(piece, flat.cpu().split([r.actions for r in piece]), strict=True)
             found |= {places[id(row)]: chosen for row, chosen in scored if counts(piece)}
         for part in self.ranks.everyone(found):
@@ -171,7 +178,8 @@ class ActorLearner:
             yield rows[i], found[i]
 
     def _pieces(self, rows: Sequence[ActorRow]) -> list[list[ActorRow]]:
-        return pieces(rows, max_tokens=self.microbatch_tokens, ranks=self.ranks)
+        most = fitting(self.microbatch_tokens, self.setup.accelerator.device)
+        return pieces(rows, max_tokens=most, ranks=self.ranks)
 
     def with_drift(self, episodes: Sequence[Trajectory], temperature: float) -> list[Trajectory]:
         """The episodes with Σ_tokens (log π − log π_ref) noted on each turn (``in_reward``)."""
@@ -211,13 +219,14 @@ class ActorLearner:
         self.setup.model.train()
         for _ in range(self.epochs):
             for minibatch in self._minibatches(rows, rng):
-                losses = self._ppo_losses(minibatch, objective, tally)
+                losses = self.ppo_losses(minibatch, objective, tally)
                 if imitated:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
                     chosen = [imitated[i] for i in drawn]
-                    losses += self._sft_losses(chosen, objective, tally)
+                    losses += self.sft_losses(chosen, objective, tally)
                 norms.append(self._descend(losses, objective.max_grad_norm))
         self.setup.model.eval()
+        self._referred.clear()
         means = {
             name if "/" in name else f"actor/{name}": value
             for name, value in tally.over(self.ranks).means().items()
@@ -244,7 +253,7 @@ class ActorLearner:
             chosen = set(part.tolist())
             yield [r for r in rows if r.episode in chosen]
 
-    def _ppo_losses(
+    def ppo_losses(
         self, minibatch: Sequence[ActorRow], objective: Objective, tally: Tally
     ) -> list[Callable[[], Tensor]]:
         """This process's part of one minibatch's loss, piece by piece, each still to be computed.
@@ -261,13 +270,11 @@ class ActorLearner:
             logits, values = self.setup.actor_logits_and_values(
                 batch.ids, batch.mask, batch.first, below=batch.below
             )
-            log_policy = log_softmax(logits, objective.temperature)
-            log_reference = self._full_reference(batch, objective)
-            loss, sums = ppo_loss(log_policy, batch, objective, log_reference)
+            loss, sums = ppo_loss(logits, batch, objective, self._full_reference(batch, objective))
             loss = loss / divisor
             if not counts(piece):
                 return _nothing(loss, values)
-            tally.add(log_policy.shape[0], **sums)
+            tally.add(logits.shape[0], **sums)
             if values is not None and self.setup.value_head is not None:
                 errors = self.setup.value_head.loss(values, batch.returns[batch.first])
                 tally.add_apart("critic/loss", errors.sum(), len(errors))
@@ -283,7 +290,7 @@ class ActorLearner:
         logits = self.setup.reference_logits(batch.ids, batch.mask, below=batch.below)
         return log_softmax(logits, objective.temperature)
 
-    def _sft_losses(
+    def sft_losses(
         self, chosen: Sequence[ActorRow], objective: Objective, tally: Tally
     ) -> list[Callable[[], Tensor]]:
         """β·L_SFT: cross-entropy on as many rows to imitate as the minibatch has (F18)."""
@@ -292,11 +299,11 @@ class ActorLearner:
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
             logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
-            log_policy = log_softmax(logits, objective.sft_temperature)
-            loss = -log_policy.gather(-1, batch.ids[batch.mask][:, None]).sum()
+            chosen = batch.ids[batch.mask]
+            loss = -chosen_logprobs(logits, chosen, objective.sft_temperature).sum()
             if not counts(piece):
                 return _nothing(loss, values)
-            tally.add_apart("sft_loss", loss, log_policy.shape[0])
+            tally.add_apart("sft_loss", loss, len(chosen))
             return objective.sft_coef * loss / divisor + _nothing(loss, values)
 
         return [partial(loss_of, piece) for piece in self._pieces(chosen)]
@@ -343,29 +350,35 @@ def kl_to_reference(rows: Sequence[ActorRow]) -> float:
 
 
 def ppo_loss(
-    log_policy: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
+    logits: Tensor, batch: RowBatch, objective: Objective, log_reference: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Summed over the action tokens: clipped surrogate − entropy bonus + KL.
 
     Args:
-        log_policy: (n, V) log π at the batch's n action positions, row by row.
+        logits: (n, V) that chose the batch's n action tokens, row by row.
         batch: rows; ``mask`` selects the n positions.
         log_reference: (n, V), needed by ``kl_loss="full"`` only.
 
     Returns:
         The scalar loss and sums for the log.
     """
-    logprobs = log_policy.gather(-1, batch.ids[batch.mask][:, None]).squeeze(-1)
+    chosen, full = batch.ids[batch.mask], None
+    if log_reference is not None:
+        full = log_softmax(logits, objective.temperature)
+        logprobs, bonus = full.gather(-1, chosen[:, None]).squeeze(-1), entropy(full)
+    else:
+        logprobs, bonus = chosen_and_entropy(
+            logits, chosen, objective.temperature, learns=objective.entropy_coef > 0
+        )
     behaviour, reference = batch.behaviour[batch.mask], batch.reference[batch.mask]
     surrogate = batch.weight[batch.mask] * clipped_surrogate(
         logprobs, behaviour, batch.advantage[batch.mask], clip_range=objective.clip_range
     )
-    bonus = entropy(log_policy)
     loss = (surrogate - objective.entropy_coef * bonus).sum()
     if objective.kl_loss == "k2":
         loss = loss + objective.kl_coef * divergence.k2(logprobs, reference).sum()
-    elif objective.kl_loss == "full" and log_reference is not None:
-        loss = loss + objective.kl_coef * divergence.full(log_policy, log_reference).sum()
+    elif full is not None and log_reference is not None:
+        loss = loss + objective.kl_coef * divergence.full(full, log_reference).sum()
     now = logprobs.detach()
     return loss, {
         "policy_loss": surrogate.sum(),

@@ -55,6 +55,8 @@ class ExperiencePool:
         self._exponent, self._writes = priority_exponent, writes
         self._kept_from: int | None = None
         self._shards: dict[int, Shard] = {}
+        self._known: tuple[tuple[int, int], list[Trajectory], np.ndarray] | None = None
+        """Chances of the latest (version, max age): a fit asks for them at every step."""
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -76,7 +78,7 @@ class ExperiencePool:
 
         The newest iteration always stays. New episodes get the largest priority there is.
         """
-        content = encoded(episodes)
+        content, self._known = encoded(episodes), None
         largest = max((p for _, p in self._entries()), default=1.0)
         self._shards[iteration] = Shard(list(episodes), len(content), [largest] * len(episodes))
         self._shrink()
@@ -118,12 +120,15 @@ class ExperiencePool:
         The largest belongs to the least likely episode of the pool, so that a weight does not
         depend on what it was drawn with. Schaul et al. 2016, section 3.4, with β = 1.
         """
+        if self._exponent == 0:
+            return [1.0] * len(episodes)
         young, chances = self._chances(version, max_age)
         weight = dict(zip(map(id, young), chances.min() / chances, strict=True))
         return [float(weight[id(e)]) for e in episodes]
 
     def prioritise(self, errors: Mapping[int, float]) -> None:
         """New priorities: the critic's mean absolute error by ``id`` of a pooled episode."""
+        self._known = None
         for shard in self._shards.values():
             for i, episode in enumerate(shard.episodes):
                 shard.priorities[i] = errors.get(id(episode), shard.priorities[i])
@@ -139,7 +144,7 @@ class ExperiencePool:
 
     def restore(self, before: int) -> None:
         """Read back what iterations below ``before`` left; later files are removed."""
-        self._shards = {}
+        self._shards, self._known = {}, None
         for file in sorted(self.folder.glob("*.jsonl")):
             number = int(file.stem)
             if number < before:
@@ -155,6 +160,7 @@ class ExperiencePool:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of ``state_dict``, after ``restore``."""
+        self._known = None
         for number, priorities in state["priorities"].items():
             self._shards[number].priorities = list(priorities)
 
@@ -164,11 +170,14 @@ class ExperiencePool:
 
     def _chances(self, version: int, max_age: int) -> tuple[list[Trajectory], np.ndarray]:
         """The episodes that are young enough, and how likely each is drawn."""
+        if self._known is not None and self._known[0] == (version, max_age):
+            return self._known[1:]
         young = [(e, p) for e, p in self._entries() if version - e.actor_version <= max_age]
         if not young:
             raise ValueError(f"no episode within {max_age} versions of actor {version}")
         scores = (np.array([p for _, p in young]) + SMALLEST_PRIORITY) ** self._exponent
-        return [e for e, _ in young], scores / scores.sum()
+        self._known = (version, max_age), [e for e, _ in young], scores / scores.sum()
+        return self._known[1:]
 
     def _tidy(self) -> None:
         """Remove the files that nobody needs any more."""

@@ -54,6 +54,11 @@ class ActorRow:
         return int(self.mask.sum())
 
     @property
+    def text(self) -> tuple[bytes, bytes]:
+        """Which tokens, and which of them are actions: what a frozen model's log-probs hang on."""
+        return self.ids.numpy().tobytes(), self.mask.numpy().tobytes()
+
+    @property
     def first(self) -> Tensor:
         """(L,) bool, True at each turn's first action token: the model's output that chose it
         stands on the last prompt token, so its input is the actor's state S_t."""

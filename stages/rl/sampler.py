@@ -11,6 +11,7 @@ import torch
 
 from stages.common.adapters import merged_copy
 from stages.common.errors import UsageError
+from stages.common.gemm import plain
 from stages.interaction.native import NativePolicy
 
 INT8 = "int8"
@@ -66,4 +67,4 @@ def cheaper(actor: Any, dtype: str) -> Any:
     with warnings.catch_warnings():  # torch announces a successor, which is no faster on a CPU
         warnings.simplefilter("ignore")
         layers = {torch.nn.Linear: per_channel_dynamic_qconfig}
-        return quantize_dynamic(model.float(), layers, inplace=True)
+        return quantize_dynamic(plain(model.float()), layers, inplace=True)

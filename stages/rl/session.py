@@ -87,6 +87,8 @@ class Session:
         self.trainer, self.baseline = self._learners(sft, start)
         if critic is not None:
             warm_start(recipe, self.baseline, critic)
+        if self.rewarding.scorer is not None:
+            self.rewarding.scorer.listen_to(self.trainer.processing_class)
         self.learner = assembly.build_learner(recipe, self.trainer, sft, self._imitated)
         reviewer = build_reviewer(recipe, self.baseline, self.rewarding)
         self.player = Player(recipe, self.trainer, reviewer, sft=sft)
@@ -196,7 +198,12 @@ class Session:
 
     def _learn(self, board: Board, shown: Callable[[], None]) -> None:
         """The loop of ``trainer`` with this run's parts."""
-        parts = Parts(
+        parts = self.parts(board, shown)
+        self.trainer.train(parts, self.learner, iterations=self.recipe.rl.iterations)
+
+    def parts(self, board: Board, shown: Callable[[], None]) -> Parts:
+        """What the loop sequences; ``shown``: of ``console.watch``."""
+        return Parts(
             collect=self._collect,
             score=self._score,
             measure=self._measure,
@@ -215,7 +222,6 @@ class Session:
             relabel=self._relabel,
             watch=self.remedies,
         )
-        self.trainer.train(parts, self.learner, iterations=self.recipe.rl.iterations)
 
     def save(self) -> dict[str, Any]:
         """The actor as a plain Hugging Face folder, the critic beside it; the summary."""

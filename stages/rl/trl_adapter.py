@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,9 +158,9 @@ class TrlPPOSetup(PPOTrainer):
     @property
     def actor(self) -> Any:
         """The policy, unwrapped."""
-        return self.accelerator.unwrap_model(self.model).policy
+        return self.learned.policy
 
-    @property
+    @cached_property  # accelerate looks through the installed packages each time it unwraps
     def learned(self) -> nn.Module:
         """All that the optimizer moves, unwrapped: the actor, and a value head on its trunk."""
         wrapper: nn.Module = self.accelerator.unwrap_model(self.model)

@@ -21,6 +21,8 @@ def study_table(result: Mapping[str, Any]) -> Table:
     others = [f"minus {first}"] if result["differences"] else []
     table = plain_table(title, "", "mean [95 % interval]", *others)
     for name, words in FIGURES.items():
+        if all(figures[name]["mean"] is None for figures in result["summary"].values()):
+            continue  # offline, nothing is played in training
         table.add_row(f"{words}, %" if name in IN_PERCENT else words)
         for variant, figures in result["summary"].items():
             difference = result["differences"].get(variant, {}).get(name)

@@ -22,6 +22,7 @@ from stages.common.chat import (
     encode_action,
     encode_prompt,
     extend_prompt,
+    recorded_turns,
     render,
     stop_ids,
     tool_role,
@@ -265,6 +266,23 @@ def test_dialogue_turns_are_the_prompts_that_rl_would_show(tokenizer: Any) -> No
         assert tokenizer.decode(prompt) == render(tokenizer, messages, add_generation_prompt=True)
         assert tokenizer.decode(action) == reply + tokenizer.eos_token
     assert turns[1][0][: len(turns[0][0]) + len(turns[0][1])] == turns[0][0] + turns[0][1]
+
+
+def test_recorded_tokens_stand_for_those_of_the_dialogue_or_are_refused(tokenizer: Any) -> None:
+    exchanges = [(DIALOGUE[:k], DIALOGUE[k]["content"]) for k in (2, 4, 6)]
+    turns = dialogue_turns(tokenizer, exchanges)
+    assert recorded_turns(tokenizer, exchanges, turns) == turns
+    (prompt, action), *later = turns
+    spelled = [encode_text(tokenizer, letter)[0] for letter in CALL]
+    broken = {
+        "other tokens of the same text": [(prompt, [*spelled, action[-1]]), *later],
+        "cut off": [(prompt, action[:-1]), *later],
+        "not continued": [turns[0], (later[0][0][1:], later[0][1]), later[1]],
+        "no tokens": [([], []), *later],
+    }
+    assert spelled != action[:-1] and tokenizer.decode(spelled) == CALL
+    for what, recorded in broken.items():
+        assert recorded_turns(tokenizer, exchanges, recorded) is None, what
 
 
 def test_stop_ids_know_template_tokenizer_and_generation_config(qwen3: Any) -> None:

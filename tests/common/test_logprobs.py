@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from stages.common.logprobs import at_actions, log_softmax
+from stages.common.logprobs import (
+    at_actions,
+    chosen_and_entropy,
+    chosen_logprobs,
+    log_softmax,
+)
 from stages.common.models import load_actor
 from tests.tiny_models import tiny_qwen3
 
@@ -96,3 +101,53 @@ def test_gradients_pass_the_narrowed_layer(model: torch.nn.Module) -> None:
     ids, _, mask = batch()
     logits = at(model, ids, mask)
     torch.autograd.grad(logits.square().sum(), next(model.parameters()))
+
+
+def _logits(rows: int = 7, vocabulary: int = 23) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(rows, vocabulary, generator=generator) * 3
+    return logits, torch.randint(vocabulary, (rows,), generator=generator)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_chosen_logprobs_are_entries_of_the_log_softmax(temperature: float) -> None:
+    logits, tokens = _logits()
+    expected = log_softmax(logits, temperature).gather(-1, tokens[:, None]).squeeze(-1)
+    torch.testing.assert_close(chosen_logprobs(logits, tokens, temperature), expected)
+    torch.testing.assert_close(chosen_and_entropy(logits, tokens, temperature)[0], expected)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_fused_entropy_and_gradients_are_those_of_the_definition(
+    learns: bool, temperature: float
+) -> None:
+    logits, tokens = _logits()
+    weigh, other = torch.linspace(-1, 2, 7), torch.linspace(3, -1, 7)
+
+    def loss(x: torch.Tensor, fused: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if fused:
+            chosen, entropy = chosen_and_entropy(x, tokens, temperature, learns=learns)
+        else:
+            logp = torch.log_softmax(x.double() / temperature, -1)
+            chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
+            entropy = -(logp.exp() * logp).sum(-1)
+        total = (weigh * chosen).sum()
+        return total + (other * entropy).sum() if learns else total, entropy
+
+    found = {}
+    for fused in (False, True):
+        x = logits.clone().requires_grad_()
+        total, entropy = loss(x, fused)
+        total.backward()
+        found[fused] = x.grad.double(), entropy.detach().double()
+        assert not fused or entropy.requires_grad == learns
+    torch.testing.assert_close(found[True], found[False], rtol=1e-5, atol=1e-6)
+
+
+def test_a_policy_as_sure_as_can_be_gives_finite_gradients() -> None:
+    logits = torch.tensor([[90.0, -90.0, 0.0]], requires_grad=True)
+    chosen, entropy = chosen_and_entropy(logits, torch.tensor([1]), learns=True)
+    (chosen + entropy).sum().backward()
+    torch.testing.assert_close(chosen, torch.tensor([-180.0]))
+    torch.testing.assert_close(logits.grad, torch.tensor([[-1.0, 1.0, 0.0]]))

@@ -248,7 +248,7 @@ VERIFIED: Mapping[str, How] = {
     "aac doctor": Run(said("torch", "memory"), None),
     "make device-check": Made(("-m stages.memory.device_check",)),
     # recipes/README: the quickstart
-    'make bench ARGS="--set threads=1"': Made(
+    'make bench-seeds ARGS="--set threads=1"': Made(
         (
             "sft.steps=1100",
             "aac run recipes/quickstart.yaml",

@@ -33,7 +33,7 @@ def make_learner(trainer, **options):
 def accumulate(learner, rows, objective):
     """Gradients of one minibatch, without the step; what was tallied."""
     tally = Tally()
-    for loss in learner._ppo_losses(rows, objective, tally):
+    for loss in learner.ppo_losses(rows, objective, tally):
         learner.setup.descent.accumulate(loss, last=False)
     return tally
 
@@ -175,6 +175,34 @@ def test_before_the_first_update_the_ratio_is_one(tmp_path):
     assert means["approx_kl"] == pytest.approx(0.0, abs=1e-6)
     assert kl_to_reference(learner.with_reference(rows, 1.0)) == pytest.approx(0.0, abs=1e-6)
     assert means["clip_fraction"] == 0.0
+
+
+def test_the_reference_reads_a_text_once_an_iteration(tmp_path, monkeypatch):
+    trainer = setup(tmp_path)
+    rng = np.random.default_rng(4)
+    episodes = [random_episode(trainer, rng, turns=2) for _ in range(4)]
+    learner, read = make_learner(trainer), []
+    reference = trainer.reference_logits
+
+    def counted(ids, mask, below=None):
+        read.append(len(ids))
+        return reference(ids, mask, below=below)
+
+    monkeypatch.setattr(trainer, "reference_logits", counted)
+    noted = learner.with_drift(episodes, 1.0)
+    assert sum(read) == 4
+    rows = actor_rows(noted, [[0.5, -0.5]] * 4)
+    again = learner.with_reference(rows, 1.0)
+    assert sum(read) == 4
+    learner.with_reference(rows, 0.5)
+    assert sum(read) == 8, "another temperature is another policy"
+    drift = [sum(t.info["kl_to_reference"] for t in e.turns) for e in noted]
+    for row in again:
+        gap = (row.behaviour - row.reference).sum()
+        assert float(gap) == pytest.approx(drift[row.episode], abs=1e-6)
+    learner.update(rows, PLAIN, rng)
+    learner.with_reference(rows, 1.0)
+    assert sum(read) == 12, "asked anew after an update"
 
 
 def test_kl_pulls_back_to_the_reference(tmp_path):

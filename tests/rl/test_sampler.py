@@ -92,7 +92,7 @@ def test_rounding_is_made_up_for_by_the_weights(tmp_path: Path) -> None:
     trainer.optimizer.zero_grad()
     from stages.rl.learner import Tally
 
-    for loss in learner._ppo_losses(corrected, plain, Tally()):
+    for loss in learner.ppo_losses(corrected, plain, Tally()):
         loss().backward()
     learned = [p for p in trainer.learned.parameters() if p.requires_grad]
     found = [p.grad.clone() for p in learned]

@@ -129,7 +129,7 @@ def accumulated(trainer, rows, objective):
     trainer.learned.zero_grad(set_to_none=True)
     tally = Tally()
     learner = learner_of(trainer)
-    for loss in learner._ppo_losses(learner.with_reference(rows, 1.0), objective, tally):
+    for loss in learner.ppo_losses(learner.with_reference(rows, 1.0), objective, tally):
         learner.setup.descent.accumulate(loss, last=False)
     return gradients(trainer), tally.means()
 

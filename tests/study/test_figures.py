@@ -8,6 +8,7 @@ import pytest
 
 from stages.study.figures import FIGURES, differences, summarise, training_figures
 from stages.study.plot import band
+from stages.study.tables import study_table
 
 METRICS = [
     {"episode/success": 0.0, "critic/explained_variance": -9.0, "time/rollout_s": 4.0,
@@ -60,6 +61,16 @@ def test_summary_and_paired_differences():
     assert [blind[k] for k in ("mean", "low", "high")] == pytest.approx([-0.1] * 3)
     assert against["lame"]["success"]["mean"] == pytest.approx(-0.8)
     assert against["lame"]["success"]["seeds"] == 1
+
+
+def test_a_figure_that_no_run_has_takes_no_rows():
+    rows = [run("full", 0, 0.5), run("blind", 0, 0.4)]
+    result = {
+        "study": "s", "seeds": [0], "variants": {"full": {}, "blind": {}}, "episodes": 8,
+        "split": "test", "summary": summarise(rows, ["full", "blind"]), "differences": {},
+    }  # fmt: skip
+    shown = [str(cell) for cell in study_table(result).columns[0].cells]
+    assert shown == ["held-out success, %", "  full", "  blind"]
 
 
 def test_band_of_curves():

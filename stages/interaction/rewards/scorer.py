@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.common.chat import dialogue_turns
+from stages.common.chat import dialogue_turns, recorded_turns
 from stages.common.errors import HandoffError, RunError
 from stages.common.manifest import read_manifest
 from stages.common.rows import OFF_ACTION, MergedRow, Row, cut_row, merge_turns
@@ -49,13 +50,26 @@ class RewardModelScorer:
                 )
         if torch.cuda.is_available():
             self.model.to("cuda")
+        self._same_tokens = False
+
+    def listen_to(self, tokenizer: Any) -> None:
+        """Tell whose tokens the episodes hold: what this model would read alike, it takes over."""
+        own, other = self.tokenizer, tokenizer
+        alike = own.chat_template == other.chat_template and own.is_fast and other.is_fast
+        self._same_tokens = alike and _mapping(own) == _mapping(other)
 
     def score(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """The same episodes with ``rewards["reward_model"]``, the raw score, on every turn.
 
         RunError for a score that is not finite, before anything is learnt from it.
         """
-        scores = score_turns(self.model, self.tokenizer, trajectories, max_length=self.max_length)
+        scores = score_turns(
+            self.model,
+            self.tokenizer,
+            trajectories,
+            max_length=self.max_length,
+            same_tokens=self._same_tokens,
+        )
         for trajectory, row in zip(trajectories, scores, strict=True):
             self._refuse_non_finite(trajectory, row)
         return [
@@ -79,16 +93,23 @@ class RewardModelScorer:
 
 
 def score_turns(
-    model: Any, tokenizer: Any, trajectories: Sequence[Trajectory], *, max_length: int
+    model: Any,
+    tokenizer: Any,
+    trajectories: Sequence[Trajectory],
+    *,
+    max_length: int,
+    same_tokens: bool = False,
 ) -> list[list[float]]:
-    """The raw score of each turn of each episode; all turns of a thread in one forward."""
+    """The raw score of each turn of each episode; all turns of a thread in one forward.
+
+    ``same_tokens``: the episodes were played with this very tokenizer and template.
+    """
     from stages.common.scores import reply_scores, scores_every_token, sequence_scores
 
     merge = scores_every_token(model)
     threads: list[tuple[int, MergedRow]] = []
     for episode, trajectory in enumerate(trajectories):
-        exchanges = [(turn.messages, turn.action.text) for turn in trajectory.turns]
-        turns = dialogue_turns(tokenizer, exchanges)
+        turns = _turns(tokenizer, trajectory, same_tokens)
         threads += [(episode, row) for row in _threads(turns, max_length, merge)]
     rows, ends = [row.ids for _, row in threads], [_ends(row) for _, row in threads]
     if merge:
@@ -100,6 +121,23 @@ def score_turns(
         for (turn, _), value in zip(found, values, strict=True):
             result[episode][turn] = value
     return result
+
+
+def _turns(
+    tokenizer: Any, trajectory: Trajectory, same_tokens: bool
+) -> list[tuple[list[int], list[int]]]:
+    exchanges = [(turn.messages, turn.action.text) for turn in trajectory.turns]
+    known = None
+    if same_tokens:
+        recorded = [(turn.prompt_ids, turn.action_ids) for turn in trajectory.turns]
+        known = recorded_turns(tokenizer, exchanges, recorded)
+    return dialogue_turns(tokenizer, exchanges) if known is None else known
+
+
+def _mapping(tokenizer: Any) -> dict[str, Any]:
+    """From text to ids; what calls to pad or cut have changed takes no part."""
+    content: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    return {k: v for k, v in content.items() if k not in ("padding", "truncation")}
 
 
 def _threads(

@@ -31,6 +31,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
 }
+FUSED = ("adamw", "adam")
+"""Those of which torch has a step in one pass over each tensor."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class FitPlan:
 def build_optimizer(plan: FitPlan, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The plan's optimizer at its rate, with torch's other settings."""
     build: Any = OPTIMIZERS[plan.optimizer]
-    optimizer: torch.optim.Optimizer = build(parameters, lr=plan.learning_rate)
+    fused = {"fused": True} if plan.optimizer in FUSED else {}
+    optimizer: torch.optim.Optimizer = build(parameters, lr=plan.learning_rate, **fused)
     return optimizer
 
 
@@ -272,19 +275,24 @@ class CriticLearner:
         kind: Target,
         correction: Correction = AS_DRAWN,
     ) -> Iterator[tuple[Sequence[Trajectory], Tensor, Tensor]]:
-        """``plan.steps`` batches drawn by ``sample``: episodes, their (B, N) targets and mask."""
-        slow: dict[int, Tensor] = {}  # the target network stands still during a fit
-        for _ in range(self.plan.steps):
-            episodes = sample(self.plan.batch_size)
-            new = list({id(e): e for e in episodes if id(e) not in slow}.values())
-            slow |= zip(map(id, new), self.values(new, slow=True), strict=True)
-            returns, mask = self.targets(
-                episodes,
-                [slow[id(e)] for e in episodes],
-                kind=kind,
-                log_ratios=correction.log_ratios(episodes),
-            )
-            yield episodes, returns, mask
+        """``plan.steps`` batches drawn by ``sample``: episodes, their (B, N) targets and mask.
+
+        The target network and the rewards stand still during a fit, so all is drawn before it, and
+        every drawn episode's targets are worked out once.
+        """
+        drawn = [sample(self.plan.batch_size) for _ in range(self.plan.steps)]
+        every = list({id(e): e for episodes in drawn for e in episodes}.values())
+        known: dict[int, Tensor] = {}
+        for start in range(0, len(every), self.plan.batch_size):
+            some = every[start : start + self.plan.batch_size]
+            slow, ratios = self.values(some, slow=True), correction.log_ratios(some)
+            returns, _ = self.targets(some, slow, kind=kind, log_ratios=ratios)
+            known |= {id(e): row[: len(e.turns)] for e, row in zip(some, returns, strict=True)}
+        for episodes in drawn:
+            rows = [known[id(e)] for e in episodes]
+            lengths = torch.tensor([len(e.turns) for e in episodes])
+            mask = torch.arange(int(lengths.max())) < lengths[:, None]
+            yield episodes, nn.utils.rnn.pad_sequence(rows, batch_first=True), mask
 
     def forget(self, kept: Sequence[Trajectory]) -> None:
         """Drop the prepared numbers of episodes that have left the pool."""
@@ -334,7 +342,7 @@ class CriticLearner:
 def mean_size(error: Tensor, mask: Tensor) -> list[float]:
     """Mean absolute error over the turns of each episode; both (B, N)."""
     means = torch.where(mask, error.abs(), 0.0).sum(1) / mask.sum(1).clamp(min=1)
-    return [float(m) for m in means]
+    return means.tolist()
 
 
 def _before_actions(episodes: Sequence[Trajectory]) -> Tensor:

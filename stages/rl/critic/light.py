@@ -11,11 +11,11 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from stages.rl.critic.views import View
 
@@ -29,6 +29,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+@lru_cache(maxsize=2**16)
 def bucket(word: str) -> int:
     """Stable bucket of a word in [0, BUCKETS); ``hash()`` would differ between processes."""
     return zlib.crc32(word.encode()) % BUCKETS
@@ -36,21 +37,21 @@ def bucket(word: str) -> int:
 
 @dataclass(frozen=True)
 class Bags:
-    """Several texts as one bag of buckets each: flat ids with offsets, as EmbeddingBag wants."""
+    """Several texts as one bag of buckets each: flat ids, and how many each text has of them."""
 
     ids: Tensor
-    offsets: Tensor
+    lengths: Tensor
 
     def __len__(self) -> int:
         """How many texts."""
-        return len(self.offsets)
+        return self.lengths.shape[0]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Bags:
         """One bag per text."""
         bags = [[bucket(w) for w in words(t)] for t in texts]
-        lengths = torch.tensor([0] + [len(b) for b in bags[:-1]])
-        return cls(torch.tensor([i for b in bags for i in b]).long(), lengths.cumsum(0))
+        ids = torch.tensor([i for b in bags for i in b], dtype=torch.long)
+        return cls(ids, torch.tensor([len(b) for b in bags]))
 
 
 class Texts(Protocol):
@@ -121,42 +122,45 @@ class LightTrunk(nn.Module):
 
     def forward(self, episodes: Sequence[Episode]) -> Tensor:
         """Features of all views of the episodes, (sum of views, width)."""
-        counts = [e.views for e in episodes]
-        goals = self._embed([e.goal for e in episodes])
-        seen = self._histories(episodes, goals)
-        goal = torch.repeat_interleave(goals, torch.tensor(counts), dim=0)
-        state = self._embed([e.state for e in episodes])
-        facts = self._embed([e.privileged for e in episodes])
+        counts = torch.tensor([e.views for e in episodes])
+        names = ["goal", "exchanges", "state", "privileged", *["actions"] * self._actions]
+        parts = [[getattr(e, name) for e in episodes] for name in names]
+        # All texts in one look-up: its gradient is as large as the table, however many they are.
+        rows = self._embed([texts for part in parts for texts in part])
+        sizes = [sum(map(len, part)) for part in parts]
+        goals, exchanges, state, facts, *proposed = rows.split(sizes)
+        seen = self._histories(episodes, counts, goals, exchanges)
+        goal = torch.repeat_interleave(goals, counts, dim=0)
         numbers = torch.cat([e.numbers for e in episodes])
         # The product lets the head see how far the history agrees with the privileged facts.
         known = [goal, seen, state, facts, seen * facts]
-        if self._actions:
-            proposed = self._embed([e.actions for e in episodes])
-            known += [proposed, proposed * facts]
+        known += [part for p in proposed for part in (p, p * facts)]
         features: Tensor = self.join(torch.cat([*known, numbers], dim=-1))
         return features
 
-    def _embed(self, bags: Sequence[Any]) -> Tensor:
+    def _embed(self, texts: Sequence[Any]) -> Tensor:
         """(sum of texts, width)."""
-        shift, offsets = 0, []
-        for b in bags:
-            offsets.append(b.offsets + shift)
-            shift += len(b.ids)
-        embedded: Tensor = self.embed(torch.cat([b.ids for b in bags]), torch.cat(offsets))
+        lengths = torch.cat([t.lengths for t in texts])
+        ids = torch.cat([t.ids for t in texts])
+        embedded: Tensor = self.embed(ids, lengths.cumsum(0) - lengths)
         return embedded
 
-    def _histories(self, episodes: Sequence[Episode], goals: Tensor) -> Tensor:
+    def _histories(
+        self, episodes: Sequence[Episode], counts: Tensor, goals: Tensor, exchanges: Tensor
+    ) -> Tensor:
         """Memory before each action: row t has read exchanges 0 … t−1 and nothing later."""
-        sizes = [len(e.exchanges) for e in episodes]
-        exchanges = self._embed([e.exchanges for e in episodes]).split(sizes)
-        hidden, _ = self.recur(pad_sequence(list(exchanges), batch_first=True), goals[None])
-        rows = []
-        for i, episode in enumerate(episodes):
-            if episode.remembers:
-                rows.append(torch.cat([goals[i : i + 1], hidden[i, : episode.views - 1]]))
-            else:
-                rows.append(goals[i].expand(episode.views, -1))
-        return torch.cat(rows)
+        sizes = torch.tensor([len(e.exchanges) for e in episodes])
+        ends = sizes.cumsum(0)[:, None]
+        # Padding repeats the last exchange: nobody looks at what is remembered after it.
+        places = torch.min(ends - sizes[:, None] + torch.arange(int(sizes.max())), ends - 1)
+        read = exchanges.index_select(0, places.flatten()).unflatten(0, places.shape)
+        hidden, _ = self.recur(read, goals[None])
+        memory = torch.cat([goals[:, None], hidden], dim=1)
+        # Of each view its episode, and its turn where the views hold the history, else 0.
+        owner = torch.repeat_interleave(torch.arange(len(episodes)), counts)
+        turn = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+        turn = turn * torch.tensor([e.remembers for e in episodes])[owner]
+        return memory.flatten(0, 1).index_select(0, owner * memory.shape[1] + turn)
 
 
 def _numbers(view: View) -> list[float]:

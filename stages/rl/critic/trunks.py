@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stages.common.errors import UsageError
 from stages.common.files import read_json, write_json
+from stages.common.gemm import quicken
 from stages.interaction.states.embedders import SentenceEncoder
 from stages.recipe.critic import CriticSection
 from stages.rl.critic.encoder import EncoderTrunk
@@ -140,7 +141,7 @@ def _network(critic: CriticSection, trunk: Callable[[], nn.Module]) -> Network:
         head = build_head(
             built.width, critic.loss, value_range=critic.value_range, bins=critic.bins
         )
-        members.append(CriticNetwork(built, head))
+        members.append(CriticNetwork(quicken(built), head))
     return members[0] if len(members) == 1 else Ensemble(members)
 
 

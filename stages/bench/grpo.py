@@ -1,0 +1,82 @@
+"""Against TRL's GRPOTrainer: tool calls over many turns, in the same environment.
+
+Both sides play one environment class (``analyst``) with one actor, which stage 1 of this project
+has taught Qwen3's dialect (``chatml``, ``grpo_work``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from stages.bench.grpo_work import Work
+from stages.bench.measure import Spread, Times, interleaved
+from stages.bench.results import Bound, Result, Section
+from stages.bench.setting import Setting, Tell
+from stages.common.errors import RunError
+
+Ids = list[int]
+
+PLAYED = 8
+"""Episodes that have to be the same on both sides, token for token."""
+# An actor that has learned nothing makes no calls that TRL can parse: no rounds.
+SMALL = Work(batch=8, group=4, rounds=0, tokens=64, demonstrations=40, sft_steps=4)
+NOTE = (
+    "The `sql` environment as a TRL environment class (up to 7 rounds of tool calls, Qwen3's chat "
+    "template), a 0.76 M Llama after a short stage 1; 64 episodes are sampled, 8 of each task, and "
+    "one optimizer step is made on them. Both sides draw their own, and TRL ends an episode at a "
+    "call that it cannot parse, so turns are counted as well. Proved before: by the likeliest "
+    "tokens both play the same {episodes} episodes ({tokens} tokens)."
+)
+
+
+def measure(setting: Setting, tell: Tell) -> Section:
+    """Teach the actor, compare what both play, then how fast."""
+    folder, work = setting.fresh("grpo"), SMALL if setting.quick else Work()
+    tell("the actor both begin with")
+    with setting.side("stages.bench.grpo_work:Teacher", folder=folder, work=work) as teacher:
+        teacher()
+    tokens, results = _speed(setting, tell, folder, work)
+    note = NOTE.format(episodes=PLAYED, tokens=tokens)
+    return Section("Multi-turn RL against TRL 1.12's GRPOTrainer", note, "ratio", results)
+
+
+def _speed(setting: Setting, tell: Tell, folder: Path, work: Work) -> tuple[int, list[Result]]:
+    """Tokens of the episodes that prove equal work, and what is played in a second."""
+    given = {"folder": folder, "work": work}
+    with (
+        setting.side("stages.bench.grpo_sides:Ours", **given) as ours,
+        setting.side("stages.bench.grpo_sides:Theirs", **given) as theirs,
+    ):
+        tell("do both play the same?")
+        tokens = require_same_episodes(ours.ask("greedy", PLAYED), theirs.ask("greedy", PLAYED))
+        tell("episodes per second")
+        taken = interleaved({"aac": ours, "TRL": theirs}, setting.repeats)
+    return tokens, [_rate(taken, "episodes", Bound(3)), _rate(taken, "turns", None)]
+
+
+def _rate(taken: Mapping[str, Sequence[Times]], unit: str, aim: Bound | None) -> Result:
+    rates = {
+        side: [one.figures[unit] / one.seconds for one in times] for side, times in taken.items()
+    }
+    return Result(
+        f"{unit}, sampled and learned from",
+        {side: median(values) for side, values in rates.items()},
+        f"{unit}/s",
+        Spread.of([a / b for a, b in zip(rates["aac"], rates["TRL"], strict=True)]),
+        aim=aim,
+        proof={side: dict(times[-1].figures) for side, times in taken.items()},
+    )
+
+
+def require_same_episodes(one: Sequence[Ids], other: Sequence[Ids]) -> int:
+    """How many tokens the episodes have; RunError unless they are the same token for token."""
+    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a != b:
+            place = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), -1)
+            raise RunError(
+                f"played by the likeliest tokens, episode {number} is not the same on both sides: "
+                f"{len(a)} and {len(b)} tokens, apart from token {place} on; nothing was compared."
+            )
+    return sum(map(len, one))

@@ -1,0 +1,75 @@
+"""Products by oneDNN against float64, and layers that stay what they were."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from stages.common import gemm
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"),
+    reason="torch was built without oneDNN",
+)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7)])
+@pytest.mark.parametrize("width", [4, 11])
+def test_products_and_gradients_are_those_of_float64(
+    shape: tuple[int, ...], width: int, bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(*shape, generator=generator, requires_grad=True)
+    w = torch.randn(width, 7, generator=generator, requires_grad=True)
+    b = torch.randn(width, generator=generator, requires_grad=True) if bias else None
+    leaves = [x, w] if b is None else [x, w, b]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    weigh = torch.randn(*shape[:-1], width, generator=generator)
+    found, expected = gemm.linear(*leaves), nn.functional.linear(*exact)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    (found * weigh).sum().backward()
+    (expected * weigh).sum().backward()
+    for leaf, true in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(leaf.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_a_frozen_weight_gets_no_gradient() -> None:
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6)
+    gemm.linear(x, w).sum().backward()
+    assert w.grad is None
+    torch.testing.assert_close(x.grad, w.sum(0).expand(4, 6))
+
+
+def test_layers_are_made_quick_and_plain_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "is_quicker", lambda: True)
+    monkeypatch.setattr(gemm, "LEAST", 0)
+
+    class Special(nn.Linear):
+        """Somebody else's layer."""
+
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), Special(5, 3))
+    before, x = copy.deepcopy(model), torch.randn(4, 6)
+    gemm.quicken(model)
+    assert [type(m) for m in model] == [gemm.QuickLinear, nn.ReLU, Special]
+    assert model.state_dict().keys() == before.state_dict().keys()
+    torch.testing.assert_close(model(x), before(x))
+    half = copy.deepcopy(model).bfloat16()
+    torch.testing.assert_close(half(x.bfloat16()), copy.deepcopy(before).bfloat16()(x.bfloat16()))
+    assert [type(m) for m in gemm.plain(model)] == [type(m) for m in before]
+
+
+def test_a_user_who_sets_the_allocator_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stages.common import allocator
+
+    called: list[object] = []
+    monkeypatch.setattr(allocator.ctypes, "CDLL", called.append)
+    for name in [n for n in allocator.os.environ if n.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    with monkeypatch.context() as setting:
+        setting.setenv("MALLOC_ARENA_MAX", "2")
+        allocator.keep_freed()
+    assert not called
