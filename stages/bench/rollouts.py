@@ -109,7 +109,8 @@ class Ours:
         set_threads(None)
         self.tokenizer = load_tokenizer(folder)
         model = load_actor(folder)
-        self.policy = NativePolicy(model, self.tokenizer, max_new_tokens=work.tokens)
+        limit = work.tokens  # nothing of the batch before is to be known again
+        self.policy = NativePolicy(model, self.tokenizer, max_new_tokens=limit, reuse=False)
         self.requests = [
             Request([{"role": "user", "content": text}], (), (0, 0, number, 0))
             for number, text in enumerate(prompts(work.batch))
