@@ -224,6 +224,7 @@ VERIFIED: Mapping[str, How] = {
     "aac export runs/my-agent/rl": Covered(
         "tests/test_adapters.py::test_the_merged_folder_is_the_adapters_forward", ("export",)
     ),
+    "make bench": Made(("-m stages.bench",)),
     "make test-resume": Made(("pytest -m resume tests/resume",)),
     "make test-full": Made(("ruff check", '-m "not server and not resume and not browser"')),
     "make test-browser": Made(("-m browser tests/browser",)),
