@@ -13,6 +13,7 @@ from typing import Any
 from stages.bench.analyst import SqlTools
 from stages.bench.chatml import template
 from stages.bench.grpo_work import Work
+from stages.bench.models import TRL_SETTINGS
 from stages.bench.running import Running
 from stages.common.errors import RunError
 from stages.common.records import read_records
@@ -101,6 +102,7 @@ def grpo_trainer(folder: Path, work: Work) -> Any:
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     settings: dict[str, Any] = {
+        **TRL_SETTINGS,
         "output_dir": str(folder / "trl"),
         "per_device_train_batch_size": work.batch,
         "num_generations": work.group,
@@ -108,15 +110,7 @@ def grpo_trainer(folder: Path, work: Work) -> Any:
         "seed": work.seed,
         "max_completion_length": work.tokens,
         "max_tool_calling_iterations": work.rounds,
-        "temperature": 1.0,
         "learning_rate": work.rate,
-        "lr_scheduler_type": "constant",
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
     }
     tokenizer = AutoTokenizer.from_pretrained(folder / "sft")
     tokenizer.chat_template = template().read_text("utf-8")

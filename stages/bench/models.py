@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.bench.worlds import WORDS
-from stages.common.files import write_json
+from stages.common.files import write_json, write_lines
 
 BASE = Path(__file__).parents[2] / "recipes" / "base"
 SPECIAL = ("<pad>", "<stop>")
@@ -20,6 +20,17 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'w2 ' }}{% endif %}"
 )
 LONGEST = 1024
+TRL_SETTINGS = {
+    "temperature": 1.0,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+"""Of both trainers of TRL."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,7 @@ def saved_scorer(base: Path, folder: Path) -> Path:
 
 def prompts_file(file: Path, count: int) -> Path:
     """Tasks of the world ``Prompts``: a seed each."""
-    import json
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"id": f"p{n}", "seed": n, "split": "train"} for n in range(count)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_lines(file, ({"id": f"p{n}", "seed": n, "split": "train"} for n in range(count)))
     return file
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.bench.measure import interleaved, middle, ratios, require_same_work
-from stages.bench.models import SHAPES, prompts_file, random_actor, random_scorer
+from stages.bench.models import SHAPES, TRL_SETTINGS, prompts_file, random_actor, random_scorer
 from stages.bench.results import Bound, Result, Section
 from stages.bench.running import Running, recipe_file
 from stages.bench.setting import Setting, Tell
@@ -162,6 +162,7 @@ def ppo_trainer(folder: Path, work: Work, **changes: Any) -> Any:
         return AutoModelForSequenceClassification.from_pretrained(folder / "reward")
 
     settings: dict[str, Any] = {
+        **TRL_SETTINGS,
         "output_dir": str(folder / "trl"),
         "per_device_train_batch_size": work.batch,
         "local_rollout_forward_batch_size": work.batch,
@@ -170,16 +171,8 @@ def ppo_trainer(folder: Path, work: Work, **changes: Any) -> Any:
         "num_ppo_epochs": work.epochs,
         "total_episodes": work.batch,
         "response_length": work.response,
-        "temperature": 1.0,
         "learning_rate": RATE,
-        "lr_scheduler_type": "constant",
         "num_sample_generations": 0,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
     }
     tokenizer = AutoTokenizer.from_pretrained(folder / "sft")
     rows = Dataset.from_list([{"input_ids": ids} for ids in prompt_ids(folder, tokenizer)])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,14 +66,29 @@ def test_layers_are_made_quick_and_plain_again(monkeypatch: pytest.MonkeyPatch) 
     assert [type(m) for m in gemm.plain(model)] == [type(m) for m in before]
 
 
-def test_a_user_who_sets_the_allocator_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_freed_memory_is_kept_unless_the_user_sets_the_allocator(
+    asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stages.common import allocator
 
-    called: list[object] = []
-    monkeypatch.setattr(allocator.ctypes, "CDLL", called.append)
+    called: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *given: called.append(given))
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library)
     for name in [n for n in allocator.os.environ if n.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
-    with monkeypatch.context() as setting:
-        setting.setenv("MALLOC_ARENA_MAX", "2")
-        allocator.keep_freed()
-    assert not called
+    if asked:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    allocator.keep_freed()
+    assert len(called) == (0 if asked else 2)
+
+
+@pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}])
+def test_threads_soon_sleep_unless_the_user_says_how_they_wait(own: dict[str, str]) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {k: v for k, v in os.environ.items() if k not in names} | own
+    said = "import stages, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", said]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    expected = own.get("GOMP_SPINCOUNT", "None" if own else "1000")
+    assert done.stdout.strip() == expected

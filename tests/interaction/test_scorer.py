@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from stages.common.chat import encode_action, encode_prompt
+from stages.common.chat import dialogue_turns, encode_action, encode_prompt
 from stages.common.errors import HandoffError
 from stages.common.files import write_json
 from stages.common.libraries import quiet_libraries
@@ -102,6 +102,39 @@ def test_turn_by_turn_gives_the_same(
     apart = module.score_turns(scorer.model, scorer.tokenizer, episodes(), max_length=400)
     for one, other in zip(together, apart, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_recorded_tokens_are_taken_over_where_the_actor_has_this_tokenizer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    with quiet_libraries(None):
+        scorer = RewardModelScorer(folder)
+    actors = load_tokenizer(folder)
+    if not same:
+        actors.add_tokens(["another_word"])
+    played = []
+    for episode in episodes():
+        exchanges = [(turn.messages, turn.action.text) for turn in episode.turns]
+        ids = dialogue_turns(actors, exchanges)
+        recorded = zip(episode.turns, ids, strict=True)
+        turns = [
+            replace(t, prompt_ids=tuple(prompt), action=replace(t.action), action_ids=tuple(action))
+            for t, (prompt, action) in recorded
+        ]
+        played.append(episode.with_turns(turns))
+    expected = [[t.rewards["reward_model"] for t in e.turns] for e in scorer.score(played)]
+    tokenised = []
+
+    def counted(*given: Any) -> Any:
+        tokenised.append(given)
+        return dialogue_turns(*given)
+
+    monkeypatch.setattr(module, "dialogue_turns", counted)
+    scorer.listen_to(actors)
+    found = [[t.rewards["reward_model"] for t in e.turns] for e in scorer.score(played)]
+    assert found == expected
+    assert len(tokenised) == (0 if same else 3)
 
 
 def test_the_result_of_an_action_does_not_change_its_score(scorer: RewardModelScorer) -> None:

@@ -13,19 +13,9 @@ from stages.interaction.rewards.mix import GOLD_DEPENDENT
 from stages.study.plan import Job, build_plan, is_done
 from stages.study.study import Study
 
-RECIPE = """
-name: demo
-model: {actor: some-base}
-environment: {name: sql}
-"""
+pytestmark = pytest.mark.usefixtures("place")
+
 OUT = Path("out")
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo.yaml").write_text(RECIPE)
-    return tmp_path
 
 
 def study(**fields: object) -> Study:

@@ -12,18 +12,9 @@ from stages.study.plan import build_plan
 from stages.study.study import Study
 from stages.study.watching import OF_ROWS, paired_tasks, summary, watched_jobs
 
-RECIPE = """
-name: demo
-model: {actor: some-base}
-environment: {name: sql}
-"""
+pytestmark = pytest.mark.usefixtures("place")
+
 OUT = Path("out")
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo.yaml").write_text(RECIPE)
 
 
 def study(arms: dict[str, object], **variant: object) -> Study:
