@@ -12,6 +12,13 @@ KEPT, LARGE = 512 * MIB, 32 * MIB
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
+class _Heap(ctypes.Structure):
+    """What glibc tells of its heaps: mallinfo2(3)."""
+
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
 def keep_freed() -> None:
     """Keep freed memory for the next step, where the C library is glibc.
 
@@ -25,3 +32,18 @@ def keep_freed() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, KEPT)
         mallopt(_MMAP_THRESHOLD, LARGE)
+
+
+def give_back() -> None:
+    """Give the system what lies free where that is much more than is kept, between two phases.
+
+    Each phase asks for blocks of other sizes, which the holes of the last one do not fit: without
+    this a long run would hold ever more of them. Where ``keep_freed`` does nothing, so does this.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallinfo2.restype = _Heap
+        if library.mallinfo2().fordblks > 2 * KEPT:
+            library.malloc_trim(KEPT)

@@ -18,6 +18,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from stages.common.adapters import has_adapters
+from stages.common.allocator import give_back
 from stages.common.best import BEST, BestWeights
 from stages.common.checkpoints import WRITING, Origin, prune
 from stages.common.engine import whole_tensors, without_empty_groups
@@ -272,7 +273,8 @@ class RunLog(TrainerCallback):
         self._board.move(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """TRL says how training goes."""
+        """TRL says how training goes; a good moment for freed memory, too."""
+        give_back()
         found = {ours: logs[name] for name, ours in self._names.items() if name in logs}
         summary = "loss" not in logs and not any(name.startswith("eval_") for name in logs)
         if summary or not found or not state.is_world_process_zero:

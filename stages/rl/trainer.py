@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from stages.common.allocator import give_back
 from stages.common.seeding import keyed_generator
 from stages.common.sharding import (
     PlayMode,
@@ -134,6 +135,7 @@ class AsymmetricPPOTrainer(TrlPPOSetup):
             metrics |= parts.watch(now.iteration, metrics)
             parts.report(now.iteration, metrics | clock.lap(), episodes)
             parts.checkpoint(now.iteration)
+            give_back()
 
 
 class Clock:

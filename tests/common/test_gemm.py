@@ -83,6 +83,31 @@ def test_freed_memory_is_kept_unless_the_user_sets_the_allocator(
     assert len(called) == (0 if asked else 2)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library of Linux")
+def test_holes_in_the_heap_are_given_back() -> None:
+    program = """
+import resource
+from stages.common import allocator
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / allocator.MIB
+
+allocator.KEPT = 8 * allocator.MIB
+allocator.keep_freed()
+blocks = [bytearray(allocator.MIB) for _ in range(100)]
+pins = [bytearray(1000) for _ in range(100)]
+del blocks[::2]
+before = resident()
+allocator.give_back()
+print(before - resident())
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 40
+
+
 @pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}])
 def test_threads_soon_sleep_unless_the_user_says_how_they_wait(own: dict[str, str]) -> None:
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
