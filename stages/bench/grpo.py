@@ -1,7 +1,7 @@
 """Against TRL's GRPOTrainer: tool calls over many turns, in the same environment.
 
 Both sides play one environment class (``analyst``) with one actor, which stage 1 of this project
-has taught Qwen3's dialect (``chatml``, ``grpo_work``).
+has taught the game (``grpo_work``), in the tiny base model's own dialect (``dialect``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ Ids = list[int]
 
 PLAYED = 8
 """Episodes that have to be the same on both sides, token for token."""
-# An actor that has learned nothing makes no calls that TRL can parse: no rounds.
-SMALL = Work(batch=8, group=4, rounds=0, tokens=64, demonstrations=40, sft_steps=4)
+SMALL = Work(batch=8, group=4, rounds=2, tokens=64, demonstrations=40, sft_steps=4)
 NOTE = (
-    "The `sql` environment as a TRL environment class (up to 7 rounds of tool calls, Qwen3's chat "
-    "template), a 0.76 M Llama after a short stage 1; 64 episodes are sampled, 8 of each task, and "
+    "The `sql` environment as a TRL environment class (up to 7 rounds of tool calls, the base "
+    "model's own chat template), a 0.76 M Llama after stage 1; 64 episodes are sampled, 8 of each task, and "
     "one optimizer step is made on them. Both sides draw their own, and TRL ends an episode at a "
     "call that it cannot parse, so turns are counted as well. Proved before: by the likeliest "
     "tokens both play the same {episodes} episodes ({tokens} tokens)."
