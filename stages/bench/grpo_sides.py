@@ -112,6 +112,7 @@ def grpo_trainer(folder: Path, work: Work, **changes: Any) -> Any:
         "max_steps": 1,
         "seed": work.seed,
         "max_completion_length": work.tokens,
+        "generation_kwargs": {"max_new_tokens": work.reply},
         "max_tool_calling_iterations": work.rounds,
         "learning_rate": work.rate,
         **changes,

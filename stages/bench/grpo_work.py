@@ -44,8 +44,10 @@ class Work:
     """Episodes of each task, which GRPO compares."""
     rounds: int = 7
     """Of tool calls, at most; then one more reply."""
+    reply: int = 56
+    """Tokens of a reply at most. Without a limit, a few that never end would hold up all others."""
     tokens: int = 256
-    """Longest reply; for TRL also the longest transcript after the prompt."""
+    """For TRL: of the longest transcript after the prompt."""
     demonstrations: int = 4000
     sft_steps: int = 600
     tasks: int = 4096
@@ -127,7 +129,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
             "tool_prompt": "none",
             "checklist": False,
             "exchanges": work.rounds + 1,
-            "max_tokens": LONGEST - work.tokens,
+            "max_tokens": LONGEST - work.reply,
         },
         "sft": {
             "data": str(folder / "demonstrations.jsonl"),
@@ -142,7 +144,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
             "evaluate_every": 0,
             "evaluation_episodes": 1,
             "actor": {
-                "max_new_tokens": work.tokens,
+                "max_new_tokens": work.reply,
                 "learning_rate": work.rate,
                 "final_rate_fraction": 1.0,
             },
