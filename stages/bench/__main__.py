@@ -24,7 +24,7 @@ from stages.common.errors import AacError, RunError, UsageError
 from stages.common.files import read_json, write_json, write_text
 from stages.common.libraries import quiet_libraries
 
-PARTS = {"ppo": 240, "grpo": 200, "rollouts": 150, "iteration": 60, "growth": 200, "startup": 100}
+PARTS = {"ppo": 240, "grpo": 520, "rollouts": 150, "iteration": 60, "growth": 200, "startup": 100}
 """A module of this folder each, and the seconds it takes on two quiet cores."""
 QUICK = 0.1
 """Share of them that ``--quick`` takes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.bench.analyst import SqlTools
-from stages.bench.chatml import template
+from stages.bench.dialect import teach_tools
 from stages.bench.grpo_work import Work
 from stages.bench.models import TRL_SETTINGS
 from stages.bench.running import Running
@@ -25,9 +25,14 @@ Ids = list[int]
 class Ours(Running):
     """The RL stage on that work."""
 
-    def __init__(self, folder: Path, work: Work) -> None:
+    def __init__(
+        self, folder: Path, work: Work, overrides: Sequence[str] = (), name: str = "ours"
+    ) -> None:
+        """``name``: of the run's own folder within ``folder``."""
         del work  # it is in the recipe
-        super().__init__(folder / "ours", folder / "recipe.yaml", sft=folder / "sft")
+        super().__init__(
+            folder / name, folder / "recipe.yaml", sft=folder / "sft", overrides=overrides
+        )
         self.place = folder
 
     def greedy(self, count: int) -> list[Ids]:
@@ -80,9 +85,7 @@ class Theirs:
         settings = self.trainer.generation_config
         settings.do_sample = False
         try:
-            made = self.trainer._generate_and_score_completions(
-                [trl_row(row) for row in first_rows(self.folder, count)]
-            )
+            made = self.trainer._generate_and_score_completions(first_rows(self.folder, count))
         finally:
             settings.do_sample = True
         parts = zip(
@@ -95,8 +98,8 @@ class Theirs:
         return [prompt[a].tolist() + answer[b].tolist() for prompt, a, answer, b in parts]
 
 
-def grpo_trainer(folder: Path, work: Work) -> Any:
-    """TRL's trainer on the actor and tasks of ``folder``."""
+def grpo_trainer(folder: Path, work: Work, **changes: Any) -> Any:
+    """TRL's trainer on the actor and tasks of ``folder``; ``changes``: of its settings."""
     import trl
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
@@ -109,18 +112,19 @@ def grpo_trainer(folder: Path, work: Work) -> Any:
         "max_steps": 1,
         "seed": work.seed,
         "max_completion_length": work.tokens,
+        "generation_kwargs": {"max_new_tokens": work.reply},
         "max_tool_calling_iterations": work.rounds,
         "learning_rate": work.rate,
+        **changes,
     }
-    tokenizer = AutoTokenizer.from_pretrained(folder / "sft")
-    tokenizer.chat_template = template().read_text("utf-8")
+    tokenizer = teach_tools(AutoTokenizer.from_pretrained(folder / "sft"))
     model = AutoModelForCausalLM.from_pretrained(folder / "sft")
     model.get_input_embeddings().weight.requires_grad_(False)
     trainer = trl.GRPOTrainer(
         model=model,
         args=trl.GRPOConfig(**settings),
         reward_funcs=[],
-        train_dataset=Dataset.from_list([trl_row(row) for row in first_rows(folder, work.tasks)]),
+        train_dataset=Dataset.from_list(first_rows(folder, work.tasks)),
         processing_class=tokenizer,
         environment_factory=SqlTools,
     )
@@ -132,11 +136,6 @@ def first_rows(folder: Path, count: int) -> list[dict[str, Any]]:
     """The first training tasks of the file that both sides play."""
     rows = (row for _, row in read_records(folder / "tasks.jsonl"))
     return [dict(row) for row in rows if row["split"] == "train"][:count]
-
-
-def trl_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A task without the message on the tools: TRL puts them before the prompt by itself."""
-    return {"prompt": [row["prompt"][-1]], "task": row["task"]}
 
 
 def _whole(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Ids:

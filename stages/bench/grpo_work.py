@@ -1,4 +1,4 @@
-"""The work of the multi-turn comparison on disk: base model, demonstrations, tasks, recipe."""
+"""The work of the multi-turn comparison on disk: demonstrations, tasks, recipe."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.bench.analyst import SqlTools, row_of
-from stages.bench.chatml import LONGEST, base_in_chatml, tools_message
+from stages.bench.analyst import row_of
+from stages.bench.models import BASE
 from stages.bench.running import recipe_file
 from stages.common.files import write_lines
 from stages.interaction.arena import about
 from stages.interaction.demonstrations import demonstrate_episodes
 from stages.interaction.environments.base import Task
 from stages.interaction.environments.sql import SqlEnvironment
+from stages.interaction.environments.sql.options import ExpertOptions, SqlOptions
 from stages.interaction.states import build_state
 
 CLOSING = "Done."
 """What an episode ends with: a reply without a call."""
+LONGEST = 1024
+"""Tokens of a dialogue: the base model's context."""
+SPLITS = {"validation": 256, "test": 256}
+"""Held-out tasks: settings are chosen on the former, the race is judged on the latter."""
+EXPERT = ExpertOptions(
+    wrong_aggregate=0.6,
+    dropped_filter=0.6,
+    dropped_join_filter=0.5,
+    wrong_operator=0.6,
+    wrong_order=0.6,
+    skipped_step=0.5,
+)
+"""As in recipes/quickstart.yaml: what RL has to mend."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +44,13 @@ class Work:
     """Episodes of each task, which GRPO compares."""
     rounds: int = 7
     """Of tool calls, at most; then one more reply."""
-    tokens: int = 384
-    """Longest reply; for TRL also the longest transcript after the prompt."""
-    demonstrations: int = 1500
-    sft_steps: int = 400
-    tasks: int = 2048
+    reply: int = 56
+    """Tokens of a reply at most. Without a limit, a few that never end would hold up all others."""
+    tokens: int = 256
+    """For TRL: of the longest transcript after the prompt."""
+    demonstrations: int = 4000
+    sft_steps: int = 600
+    tasks: int = 4096
     rate: float = 1e-6
     """So low that the actor stays as it is: episodes are alike in all repeats."""
     seed: int = 0
@@ -52,47 +68,40 @@ class Teacher:
         from stages.recipe.load import load_recipe
         from stages.sft.run import run
 
-        # Whoever speaks a new dialect has to learn its control tokens; later they are frozen.
-        recipe = load_recipe(prepare(self.folder, self.work), ["model.frozen=[]"])
+        recipe = load_recipe(prepare(self.folder, self.work))
         return run(recipe, RunRequest(self.folder / "sft", quiet=True))
 
 
 def prepare(folder: Path, work: Work) -> Path:
-    """Base model, demonstrations, tasks and recipe."""
-    from stages.common.models import load_tokenizer
-
-    base = base_in_chatml(folder / "base")
-    played = SqlTools()
-    tools = (played.answer, played.describe, played.list_tables, played.query)  # TRL sorts them
-    told = tools_message(load_tokenizer(base), tools)
-    write_lines(folder / "demonstrations.jsonl", demonstrations(told, work))
-    write_lines(folder / "tasks.jsonl", tasks(told, work))
+    """Demonstrations, tasks and recipe."""
+    write_lines(folder / "demonstrations.jsonl", demonstrations(work))
+    write_lines(folder / "tasks.jsonl", tasks(work))
     return recipe_file(folder, recipe_of(folder, work))
 
 
-def demonstrations(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
-    """The expert's episodes as dialogues in Qwen3's dialect; ``told``: the tools."""
-    world = SqlEnvironment()
+def demonstrations(work: Work) -> Iterator[dict[str, Any]]:
+    """The expert's episodes as dialogues."""
+    world = SqlEnvironment(SqlOptions(expert=EXPERT))
     episodes = demonstrate_episodes(
         world.tasks("train", work.demonstrations, work.seed),
-        make_environment=SqlEnvironment,
+        make_environment=lambda: SqlEnvironment(world.options),
         make_state=lambda: build_state({"exchanges": 16, "max_tokens": 10**6}, about),
         seed=work.seed,
     )
     for episode in episodes:
-        messages = [told, _plain(episode.initial_messages[-1])]
+        messages = [_plain(episode.initial_messages[-1])]
         for turn in episode.turns:
-            call = f"<tool_call>\n{turn.action.text}\n</tool_call>"
-            messages += [{"role": "assistant", "content": call}, *map(_plain, turn.observation)]
+            call = {"role": "assistant", "content": turn.action.text}
+            messages += [call, *map(_plain, turn.observation)]
         yield {"messages": [*messages, {"role": "assistant", "content": CLOSING}]}
 
 
-def tasks(told: dict[str, str], work: Work) -> Iterator[dict[str, Any]]:
-    """Rows for both sides; TRL's trainer puts the tools before the prompt by itself."""
+def tasks(work: Work) -> Iterator[dict[str, Any]]:
+    """Rows for both sides."""
     world = SqlEnvironment()
-    for split, count in (("train", work.tasks), ("validation", 64)):
+    for split, count in {"train": work.tasks, **SPLITS}.items():
         for task in world.tasks(split, count, work.seed):
-            yield {"id": task.id, "split": split, "prompt": [told, question(task)], **row_of(task)}
+            yield {"id": task.id, "split": split, "prompt": [question(task)], **row_of(task)}
 
 
 def question(task: Task) -> dict[str, str]:
@@ -109,7 +118,7 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
     return {
         "name": "multi-turn",
         "seed": work.seed,
-        "model": {"actor": str(folder / "base"), "frozen": ["embed_tokens"]},
+        "model": {"actor": str(BASE), "frozen": ["embed_tokens"]},
         "environment": {
             "name": "trl",
             "trl": "stages.bench.analyst:SqlTools",
@@ -120,13 +129,13 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
             "tool_prompt": "none",
             "checklist": False,
             "exchanges": work.rounds + 1,
-            "max_tokens": LONGEST - work.tokens,
+            "max_tokens": LONGEST - work.reply,
         },
         "sft": {
             "data": str(folder / "demonstrations.jsonl"),
             "steps": work.sft_steps,
             "batch_size": 16,
-            "learning_rate": 1e-3,
+            "learning_rate": 5e-4,
             "max_length": LONGEST,
         },
         "rl": {
@@ -135,12 +144,12 @@ def recipe_of(folder: Path, work: Work) -> dict[str, Any]:
             "evaluate_every": 0,
             "evaluation_episodes": 1,
             "actor": {
-                "max_new_tokens": work.tokens,
+                "max_new_tokens": work.reply,
                 "learning_rate": work.rate,
                 "final_rate_fraction": 1.0,
             },
             "critic": {"warm_up": {"max_iterations": 0}},
             "ppo": {"epochs": 1, "minibatch_episodes": work.batch},
-            "rewards": {"reward_model": 0},
+            "rewards": {"reward_model": 0, "weights": {"format": 0.0, "repeated": 0.0}},
         },
     }
