@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,12 +25,15 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from stages.common.live import Board, frame, plain, printable
+from stages.common.live import Board, duration, frame, plain, printable
 
 GOES_ON = "go on with: "
 """Stands before the command with which an interrupted one goes on."""
 BROKEN, CONTINUED = " \\", 4
 """What a shell wants at the end of a broken line; columns by which the next is indented."""
+
+MINUTE = 60.0
+"""Seconds between two lines of what would be a bar in a terminal."""
 
 
 @dataclass
@@ -205,7 +209,8 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error; yields ``advance(steps=1, note="")``, which takes parts of
     a step, too.
 
-    Nothing is drawn under ``--quiet`` or where standard error is no terminal.
+    Where standard error is no terminal there is a line once a minute instead, and nothing under
+    ``--quiet``.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -227,10 +232,12 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     )
     with bar, _drawing():
         task, way = bar.add_task(description, total=total, note=""), [0.0]
+        tell = _minutely(description, total)
 
         def advance(steps: float = 1, note: str = "") -> None:
             way[0] += steps
             bar.update(task, completed=min(round(way[0], 6), total), note=note)
+            tell(way[0])
 
         yield advance
 
@@ -303,3 +310,17 @@ def _tenths(board: Board) -> Callable[[], None]:
             say(plain(board))
 
     return tell
+
+
+def _minutely(description: str, total: int) -> Callable[[float], None]:
+    """Takes how much is done and says a line of it once a minute, where there is no terminal."""
+    start = told = time.monotonic()
+
+    def tell(done: float) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= MINUTE and 1 <= done < total:
+            told, left = now, (now - start) * (total - done) / done
+            say(f"{description}: {int(done)} of {total}, {duration(left)} left")
+
+    return (lambda _: None) if _err.is_terminal else tell

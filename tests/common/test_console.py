@@ -90,6 +90,22 @@ def test_progress_draws_nothing_where_there_is_no_terminal(capsys):
     assert captured.out == "" and captured.err == ""
 
 
+def test_without_a_terminal_slow_work_says_a_line_once_a_minute(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    with console.progress("zero-shot", 8) as advance:
+        for second in (30, 70, 80, 140):
+            now[0] = second
+            advance(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["zero-shot: 4 of 8, 1 min left"]
+    console.configure(quiet=True)
+    with console.progress("zero-shot", 8) as advance:
+        now[0] = 300
+        advance(2)
+    assert capsys.readouterr().out == ""
+
+
 def test_libraries_talk_to_the_log_and_get_their_handlers_back(tmp_path, capsys):
     logger = logging.getLogger("transformers")
     before = logger.handlers[:], logger.propagate
