@@ -17,7 +17,7 @@ RESPONSE = {
     "fields": {
         "tool_calls": {
             "open_pattern": r'\{"name":\s*"(?P<name>[^"]+)",\s*"arguments":\s*',
-            "close_pattern": r"\}<\|end\|>",
+            "close_pattern": r"\}\s*(<\|end\|>|$)",
             "repeats": True,
             "content": "json",
             "transform": {

@@ -46,7 +46,7 @@ class Work:
     """Of tool calls, at most; then one more reply."""
     reply: int = 56
     """Tokens of a reply at most. Without a limit, a few that never end would hold up all others."""
-    tokens: int = 256
+    tokens: int = LONGEST - 64
     """For TRL: of the longest transcript after the prompt."""
     demonstrations: int = 4000
     sft_steps: int = 600

@@ -35,15 +35,26 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Give the system what lies free where that is much more than is kept, between two phases.
+    """Give the system the holes in the heap where they are much more than is kept at its end.
 
     Each phase asks for blocks of other sizes, which the holes of the last one do not fit: without
-    this a long run would hold ever more of them. Where ``keep_freed`` does nothing, so does this.
+    this a long run would hold ever more of them. Where ``keep_freed`` does nothing, so does this,
+    and where glibc is older than 2.33.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallinfo2.restype = _Heap
-        if library.mallinfo2().fordblks > 2 * KEPT:
+        library.malloc_trim.argtypes = [ctypes.c_size_t]
+        heap = library.mallinfo2()
+        # Of what glibc calls free, some was given back before: what is resident counts.
+        if _private() - heap.uordblks - heap.hblkhd > 2 * KEPT:
             library.malloc_trim(KEPT)
+
+
+def _private() -> int:
+    """Resident bytes of this process that are not of files."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident, shared = map(int, file.read().split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -319,7 +319,7 @@ def _minutely(description: str, total: int) -> Callable[[float], None]:
     def tell(done: float) -> None:
         nonlocal told
         now = time.monotonic()
-        if now - told >= MINUTE and 1 <= done < total:
+        if now - told >= MINUTE and 0 < done < total:
             told, left = now, (now - start) * (total - done) / done
             say(f"{description}: {int(done)} of {total}, {duration(left)} left")
 

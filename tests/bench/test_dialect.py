@@ -42,6 +42,13 @@ def test_calls_are_read_and_rendered_as_this_project_writes_them(tokenizer, name
         assert tokenizer.apply_chat_template(messages, return_dict=False) == expected
 
 
+@pytest.mark.parametrize("end", ["<|end|>", " <|end|>", ""])
+def test_a_call_is_read_with_a_space_at_its_end_and_where_the_limit_cut_its_stop(tokenizer, end):
+    call = format_call("describe", {"table": "orders"})
+    said = trl.parse_response(tokenizer, ids(tokenizer, call + end), prefix=ids(tokenizer, "<s>"))
+    assert len(said["tool_calls"]) == len(parse_action(call).calls) == 1
+
+
 @pytest.mark.parametrize(
     "reply",
     ["Done.<|end|>", "<|end|>", '{"name": "query", "arguments": {"sql": }}<|end|>'],

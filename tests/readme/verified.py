@@ -369,7 +369,7 @@ VERIFIED: Mapping[str, How] = {
     "aac compare recipes/studies/sparse.yaml": dry_study("sparse"),
     "aac compare recipes/studies/offline.yaml": dry_study("offline"),
     "aac compare recipes/studies/offline-online.yaml": dry_study("offline-online"),
-    "aac compare recipes/studies/laptop-critic.yaml": dry_study("laptop-critic", *LAPTOP),
+    "aac compare recipes/studies/laptop-critic.yaml --jobs 2": dry_study("laptop-critic", *LAPTOP),
     # recipes/README: pictures
     'python -m tests.readme.picture recipes/pictures/board.svg "iteration 20 of 30"'
     f" {RUN} --set threads=1": Covered(
