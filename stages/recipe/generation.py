@@ -50,9 +50,10 @@ class GenerationSection(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """auto: the actor itself, or its bfloat16 copy where it computes in bfloat16; another type: a
     copy, adapters merged in. int8 (dynamic quantisation of the linear layers) needs a CPU."""
-    importance_cap: float = Field(2.0, ge=1)
+    importance_cap: float | None = Field(2.0, ge=1)
     """What a copy, or vLLM, samples otherwise than the actor would is made up for by importance
-    weights per token, cut off at this value."""
+    weights per token, cut off at this value. none: PPO's ratio is taken to what the copy sampled
+    with, which saves a forward of every episode; for copies that differ by rounding alone."""
     vllm: VllmSection = VllmSection()
     """The vLLM engine."""
 

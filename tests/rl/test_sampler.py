@@ -120,6 +120,11 @@ def test_every_type_through_the_command(world: World) -> None:
         # One step: the ratio's two sides are one forward, however the sampler rounded.
         assert rows[dtype]["actor/approx_kl"] == pytest.approx(0, abs=1e-6)
     assert rows["float32"]["actor/kl"] == pytest.approx(0, abs=1e-6)
+    unweighted = {"rl__generation__dtype": "bfloat16", "rl__generation__importance_cap": None}
+    row = world.rl("unweighted", **unweighted, **once)[0]
+    assert "sampling/logprob_gap" not in row
+    # The ratio is taken to what the copy sampled with.
+    assert row["actor/approx_kl"] > 1e-7 > 10 * rows["bfloat16"]["actor/approx_kl"]
 
 
 def test_adapters_are_merged_into_the_copy(tmp_path: Path) -> None:
