@@ -42,10 +42,10 @@ OURS: Mapping[str, Any] = {
 }
 """As in recipes/quickstart.yaml but for the rate; without its schedules, as nobody knows how many
 iterations fit, and without its reward model: only success pays, on both sides."""
-THEIRS: Mapping[str, Any] = {"learning_rate": 5e-4, "num_iterations": 1}
+THEIRS: Mapping[str, Any] = {"learning_rate": 5e-4, "num_iterations": 1, "num_generations": 4}
 STEPS = 4
-"""Optimizer steps of TRL's on each batch; like its rate, and that of ``OURS``, chosen on a trial
-seed and on validation tasks."""
+"""Optimizer steps of TRL's on each batch; like ``THEIRS`` and the rate of ``OURS``, chosen on a
+trial seed and on validation tasks."""
 
 
 class RaceOurs(Ours):
