@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 MIB = 2**20
-KEPT, LARGE = 512 * MIB, 4 * MIB
+KEPT, LARGE = 512 * MIB, 32 * MIB
 """Freed bytes at the end of the heap that are kept; blocks from which on none is kept."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
