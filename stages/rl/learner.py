@@ -29,7 +29,7 @@ from stages.rl.losses import (
     effective_share,
     entropy,
 )
-from stages.rl.lower import known_below
+from stages.rl.lower import KnownBelow
 from stages.rl.rows import (
     ActorRow,
     RowBatch,
@@ -88,6 +88,7 @@ class ActorLearner:
         self.ranks = setup.ranks
         self._referred: dict[float, dict[tuple[bytes, bytes], Tensor]] = {}
         """By temperature and text: log π_ref of this iteration's actions."""
+        self._below = KnownBelow(setup.lower_states, max_tokens=microbatch_tokens)
 
     def with_reference(self, rows: Sequence[ActorRow], temperature: float) -> list[ActorRow]:
         """The rows, by length, with log π_ref filled in: computed once per iteration, whoever asks
@@ -209,11 +210,8 @@ class ActorLearner:
         Raises RunError before a non-finite gradient reaches the weights.
         """
         tally, norms = Tally(), []
-        # By one process; several each read a share of the rows, and would have to pass states on.
-        if self.setup.lower is not None and self.ranks.size == 1:
-            self.setup.model.eval()
-            rows = known_below(rows, self.setup.lower_states, max_tokens=self.microbatch_tokens)
-        rows, rounding = self.with_rounding(rows, objective.temperature)
+        self.setup.model.eval()
+        rows, rounding = self.with_rounding(self._on_lower(rows), objective.temperature)
         rows = self.with_reference(rows, objective.temperature)
         imitated = self.sft_rows() if objective.sft_coef > 0 else []
         self.setup.model.train()
@@ -222,11 +220,12 @@ class ActorLearner:
                 losses = self.ppo_losses(minibatch, objective, tally)
                 if imitated:
                     drawn = rng.integers(len(imitated), size=len(minibatch))
-                    chosen = [imitated[i] for i in drawn]
+                    chosen = self._on_lower([imitated[i] for i in drawn])
                     losses += self.sft_losses(chosen, objective, tally)
                 norms.append(self._descend(losses, objective.max_grad_norm))
         self.setup.model.eval()
         self._referred.clear()
+        self._below.keep(imitated)
         means = {
             name if "/" in name else f"actor/{name}": value
             for name, value in tally.over(self.ranks).means().items()
@@ -242,6 +241,12 @@ class ActorLearner:
             "actor/entropy_coef": objective.entropy_coef,
             "actor/learning_rate": float(self.setup.optimizer.param_groups[0]["lr"]),
         }
+
+    def _on_lower(self, rows: Sequence[ActorRow]) -> Sequence[ActorRow]:
+        """The rows with their states below, where layers stand still and one process learns:
+        several each read a share of the rows, and would have to pass states on."""
+        known = self.setup.lower is not None and self.ranks.size == 1
+        return self._below(rows) if known else rows
 
     def _minibatches(
         self, rows: Sequence[ActorRow], rng: np.random.Generator
@@ -298,7 +303,9 @@ class ActorLearner:
 
         def loss_of(piece: list[ActorRow]) -> Tensor:
             batch = collate(piece, self.setup.accelerator.device)
-            logits, values = self.setup.actor_logits_and_values(batch.ids, batch.mask, batch.first)
+            logits, values = self.setup.actor_logits_and_values(
+                batch.ids, batch.mask, batch.first, below=batch.below
+            )
             chosen = batch.ids[batch.mask]
             loss = -chosen_logprobs(logits, chosen, objective.sft_temperature).sum()
             if not counts(piece):

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from stages.rl.rows import ActorRow, collate, microbatches
 
+KEPT = 2**28
+"""Bytes of states that are kept from one rollout to the next, at most."""
 TOLERANCE = 1e-3
 """Relative; two forwards that differ by more than rounding are two different models."""
 
@@ -32,13 +34,15 @@ class LowerLayers:
     @torch.no_grad()
     def states(self, ids: Tensor) -> Tensor:
         """(B, T, H) what the lower layers make of right-padded rows (B, T)."""
-        norm = self._decoder.norm
+        norm, training = self._decoder.norm, self._decoder.training
         self._decoder.norm = nn.Identity()
+        self._decoder.eval()
         try:
             with self._only(self._whole[: self._cut]):
                 output = self._decoder(input_ids=ids, use_cache=False)
         finally:
             self._decoder.norm = norm
+            self._decoder.train(training)
         states: Tensor = output.last_hidden_state
         return states
 
@@ -82,13 +86,32 @@ def lower_layers(model: Any, upper: int | None) -> LowerLayers | None:
     return halves if same else None
 
 
-def known_below(
-    rows: Sequence[ActorRow], states_of: Callable[[Tensor], Tensor], *, max_tokens: int
-) -> list[ActorRow]:
-    """The rows with their states below, in order; ``states_of``: ids (B, T) to (B, T, H)."""
-    done: dict[int, ActorRow] = {}
-    for piece in microbatches(rows, max_tokens=max_tokens):
-        states = states_of(collate(piece).ids)
-        pairs = zip(piece, states, strict=True)
-        done |= {id(row): replace(row, below=state[: len(row.ids)]) for row, state in pairs}
-    return [done[id(row)] for row in rows]
+class KnownBelow:
+    """Gives rows their states below, each text's computed once while it may come again."""
+
+    def __init__(self, states_of: Callable[[Tensor], Tensor], *, max_tokens: int) -> None:
+        """``states_of``: ids (B, T) to (B, T, H); ``max_tokens``: padded, of one forward."""
+        self._states_of, self._max_tokens = states_of, max_tokens
+        self._known: dict[tuple[bytes, bytes], Tensor] = {}
+
+    def __call__(self, rows: Sequence[ActorRow]) -> list[ActorRow]:
+        """The rows, in order, with ``below``."""
+        new = {row.text: row for row in rows if row.text not in self._known}
+        for piece in microbatches(list(new.values()), max_tokens=self._max_tokens):
+            states = self._states_of(collate(piece).ids)
+            # Copies: a view of one row would hold those of all beside it.
+            self._known |= {
+                row.text: state[: len(row.ids)].clone()
+                for row, state in zip(piece, states, strict=True)
+            }
+        return [replace(row, below=self._known[row.text]) for row in rows]
+
+    def keep(self, rows: Sequence[ActorRow]) -> None:
+        """Forget all but what is known of these, the first of them where there is no more room."""
+        kept, size = {}, 0
+        for row in rows:
+            states = self._known.get(row.text)
+            if states is not None and row.text not in kept and size + states.nbytes <= KEPT:
+                kept[row.text] = states
+                size += states.nbytes
+        self._known = kept

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from stages.common.rows import Row
-from stages.rl import trl_adapter
-from stages.rl.lower import lower_layers
+from stages.rl import lower, trl_adapter
+from stages.rl.lower import KnownBelow, lower_layers
 from stages.rl.rows import ActorRow, collate, demonstration
 from tests.adapted import World, tensors
 from tests.interaction.test_native import architectures
@@ -76,8 +76,9 @@ def run(world: World, folder: str, **over: Any) -> list[dict[str, Any]]:
     return world.rl(folder, **(options | over))
 
 
+@pytest.mark.parametrize("mixed", [0.0, 0.5])
 def test_a_run_learns_the_same_and_computes_the_lower_layers_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, mixed: float
 ) -> None:
     forwards: dict[int, int] = {}
     real = LlamaDecoderLayer.forward
@@ -89,16 +90,17 @@ def test_a_run_learns_the_same_and_computes_the_lower_layers_once(
         return real(self, states, *args, **kwargs)
 
     monkeypatch.setattr(LlamaDecoderLayer, "forward", counted)
-    once = run(world, "once")
+    once = run(world, f"once-{mixed}", rl__ppo__sft_coef=mixed)
     counts = dict(forwards)
     forwards.clear()
     monkeypatch.setattr(trl_adapter, "lower_layers", lambda *_: None)
-    again = run(world, "again")
+    again = run(world, f"again-{mixed}", rl__ppo__sft_coef=mixed)
     assert counts[0] < counts[1] and forwards[0] == forwards[1]
     for a, b in zip(once, again, strict=True):
-        for name in ("actor/kl", "actor/policy_loss", "actor/entropy", "actor/grad_norm"):
-            assert a.get(name, 0.0) == pytest.approx(b.get(name, 0.0), abs=1e-5)
-    one, two = tensors(world.root / "once"), tensors(world.root / "again")
+        for name in ("kl", "policy_loss", "entropy", "grad_norm", "sft_loss"):
+            ours, whole = (line.get(f"actor/{name}", 0.0) for line in (a, b))
+            assert ours == pytest.approx(whole, abs=1e-5)
+    one, two = (tensors(world.root / f"{name}-{mixed}") for name in ("once", "again"))
     start = tensors(world.root / "sft")
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, two[name], atol=1e-5, rtol=0)
@@ -108,6 +110,31 @@ def test_a_run_learns_the_same_and_computes_the_lower_layers_once(
 
 def row_of(length: int) -> ActorRow:
     return demonstration(Row(tuple(range(length)), (False, *[True] * (length - 1))))
+
+
+def test_states_below_are_kept_for_the_rows_that_may_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def states_of(ids: torch.Tensor) -> torch.Tensor:
+        asked.append(len(ids))
+        return ids[..., None].float() * torch.ones(4)
+
+    known = KnownBelow(states_of, max_tokens=100)
+    short, long = row_of(3), row_of(5)
+    first, second, again = known([short, long, row_of(3)])
+    assert asked == [2]
+    assert first.below is not None and second.below is not None and again.below is not None
+    assert first.below.tolist() == again.below.tolist() == [[i] * 4 for i in range(3)]
+    assert second.below.shape == (5, 4)
+    known.keep([long])
+    known([short, long])
+    assert asked == [2, 1]
+    monkeypatch.setattr(lower, "KEPT", 3 * 4 * 4)  # float32 states of the short row
+    known.keep([short, long])
+    known([short, long])
+    assert asked == [2, 1, 1]
 
 
 def test_states_below_are_padded_with_their_rows() -> None:

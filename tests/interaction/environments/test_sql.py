@@ -358,6 +358,21 @@ def test_wrong_calls_are_observations(
     assert not step.terminated
 
 
+def test_replies_in_a_row_that_are_no_call_end_an_episode_where_a_limit_says_so(
+    clean: SqlEnvironment, test_tasks: list[Task]
+) -> None:
+    babble, listing = Action("hello"), call("list_tables")
+    limited = SqlEnvironment(CLEAN.model_copy(update={"malformed_limit": 2}))
+    limited.reset(test_tasks[0])
+    ended = [limited.step(action) for action in (babble, listing, babble, babble)]
+    assert [step.terminated for step in ended] == [False, False, False, True]
+    assert not ended[-1].success
+    limited.reset(test_tasks[1])  # counted anew in each episode
+    assert not limited.step(babble).terminated
+    clean.reset(test_tasks[0])
+    assert not any(clean.step(babble).terminated for _ in range(6))
+
+
 def test_several_calls_run_in_order_up_to_the_answer(
     clean: SqlEnvironment, test_tasks: list[Task]
 ) -> None:

@@ -43,6 +43,8 @@ class Analyst:
         self.max_turns = options.max_turns
         self._database: Database | None = None
         self._questions: list[tuple[str, str]] = []
+        self._unread = 0
+        """Replies in a row without a readable call."""
 
     # ---- tasks and demonstrations
 
@@ -82,7 +84,9 @@ class Analyst:
         if action.error is not None or not action.calls:
             text = f"error: {action.error}" if action.error else NO_CALL
             facts = {"invalid": False, "malformed": True}
+            self._unread += 1
             return self._outcome([_message("tool", text)], {}, facts)
+        self._unread = 0
         messages: list[Message] = []
         rewards: dict[str, float] = {}
         info: dict[str, Any] = {"invalid": False, "tool_error": None}
@@ -116,6 +120,7 @@ class Analyst:
         self._asked = 0
         self._answered: list[bool] = []
         self._listed = self._described = self._finished = False
+        self._unread = 0
         self._paid: set[str] = set()
         self._progress = self._take_up(0)
         question = self._questions[0][0]
@@ -198,7 +203,7 @@ class Analyst:
         return Step(
             messages=tuple(messages),
             rewards=rewards,
-            terminated=self._finished,
+            terminated=self._finished or self._unread == self.options.malformed_limit,
             success=self._finished and all(self._answered),
             checklist=self._checklist(),
             privileged=self._facts(),

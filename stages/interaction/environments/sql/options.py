@@ -82,6 +82,12 @@ class GeneratedOptions(ParallelOptions):
     expert: ExpertOptions = Field(
         default_factory=ExpertOptions, description="Mistakes of the demonstrations."
     )
+    malformed_limit: int | None = Field(
+        None,
+        ge=1,
+        description="Replies in a row without a readable call that end an episode as failed: who "
+        "writes three seldom comes back, and each takes as long as a reply may. Default: no end.",
+    )
     max_rows: int = Field(20, ge=1, le=1000, description="Rows of a result that are shown.")
     max_bytes: int = Field(2000, ge=100, description="Bytes of a result that are shown.")
     time_limit_s: float = Field(1.0, gt=0, le=60, description="Seconds one query may take.")
