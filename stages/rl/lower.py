@@ -107,7 +107,7 @@ class KnownBelow:
         return [replace(row, below=self._known[row.text]) for row in rows]
 
     def keep(self, rows: Sequence[ActorRow]) -> None:
-        """Forget all but what is known of these, the first of them where there is no more room."""
+        """Forget all but what is known of these, as far as there is room for it."""
         kept, size = {}, 0
         for row in rows:
             states = self._known.get(row.text)
