@@ -50,10 +50,13 @@ def make_trainer(
     callbacks: Sequence[Any] = (),
 ) -> Any:
     """An ``AssistantSftTrainer``; any id will do as padding: labels and masks are explicit."""
+    collator = DataCollatorForLanguageModeling(
+        pad_token_id=padding_id(tokenizer), pad_to_multiple_of=config.pad_to_multiple_of
+    )
     trainer = AssistantSftTrainer(
         model=model,
         args=config,
-        data_collator=DataCollatorForLanguageModeling(pad_token_id=padding_id(tokenizer)),
+        data_collator=collator,
         train_dataset=train,
         processing_class=tokenizer,
         callbacks=list(callbacks),

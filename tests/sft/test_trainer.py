@@ -65,14 +65,19 @@ def cross_entropy(model: torch.nn.Module, data: list[Row]) -> torch.Tensor:
     return total / count
 
 
-@pytest.mark.parametrize("loss_type", ["chunked_nll", "nll"])
+@pytest.mark.parametrize(
+    ("loss_type", "multiple"), [("chunked_nll", None), ("chunked_nll", 16), ("nll", None)]
+)
 def test_trls_loss_and_step_equal_masked_cross_entropy(
-    folder: Path, tmp_path: Path, loss_type: str
+    folder: Path, tmp_path: Path, loss_type: str, multiple: int | None
 ) -> None:
     """One SGD step at rate 0.1 moves every weight by -0.1 times the oracle's gradient."""
     with quiet_libraries(None):
-        ours = trainer(folder, tmp_path, rows(), loss_type=loss_type)
+        ours = trainer(folder, tmp_path, rows(), loss_type=loss_type, pad_to_multiple_of=multiple)
         assert isinstance(ours, SFTTrainer)
+        longest = max(map(len, rows()))
+        width = next(iter(ours.get_train_dataloader()))["input_ids"].shape[1]
+        assert width == (-(-longest // multiple) * multiple if multiple else longest)
         oracle = load_actor(folder, frozen=("embed_tokens",)).double()
         loss = cross_entropy(oracle, rows())
         loss.backward()
