@@ -95,6 +95,13 @@ def test_eval_options_reach_the_evaluation(place, actor, aac):
     assert policy["policy"] == "frequent"
 
 
+def test_a_limit_on_malformed_replies_ends_the_episodes_of_whoever_says_nothing(place, aac):
+    command = ("eval", "tiny.yaml", "--policy", "null", "--json")
+    assert one_object(aac(*command))["turns"] == 6
+    limit = ("--set", "environment.malformed_limit=2")
+    assert one_object(aac(*command, *limit))["turns"] == 2
+
+
 def test_eval_takes_the_newest_finished_actor(place, actor, aac):
     for stage in ("rl", "sft"):
         folder = place / "runs" / "tiny" / stage
