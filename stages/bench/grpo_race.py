@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -141,10 +142,12 @@ def _raced(setting: Setting, folder: Path, work: Work, budget: float) -> dict[st
                 for name, side in sides.items()
             }
             told = {name: future.result() for name, future in ran.items()}
-    return {
-        name: {**told[name], "success": _success(setting, folder, actor)}
-        for name, actor in actors.items()
-    }
+    with ThreadPoolExecutor() as pool:
+        judged = pool.map(partial(_success, half, folder), actors.values())
+        return {
+            name: {**told[name], "success": success}
+            for name, success in zip(actors, judged, strict=True)
+        }
 
 
 def _success(setting: Setting, folder: Path, actor: Path) -> float:

@@ -25,18 +25,18 @@ NOTE = (
 
 
 def measure(setting: Setting, tell: Tell) -> Section:
-    """Some starts, the first of which is not counted, then one with a profile."""
+    """A start with a profile, which leaves all files in memory, then those that are counted."""
     folder = setting.fresh("startup")
     copied_actor(BASE, folder / "sft")
     saved_scorer(BASE, folder / "reward")
-    starts = []
-    for number in range(setting.repeats + 1):
-        tell(f"start {number + 1} of {setting.repeats + 2}")
-        starts.append(start(folder, f"rl-{number}", setting.log))
     tell("a start with a profile of the imports")
     start(folder, "rl-profile", profile := folder / "imports.txt", PYTHONPROFILEIMPORTTIME="1")
     packages = imports(profile.read_text("utf-8"))
-    spread = Spread.of(starts[1:])
+    starts = []
+    for number in range(setting.repeats):
+        tell(f"start {number + 1} of {setting.repeats}")
+        starts.append(start(folder, f"rl-{number}", setting.log))
+    spread = Spread.of(starts)
     first = Result(
         "`aac rl` to its first rollout",
         {"aac": spread.median},

@@ -16,6 +16,7 @@ from aacli.app import app
 from stages import pipeline
 from stages.common.files import write_json
 from stages.common.manifest import build_manifest
+from stages.interaction.environments.sql.lexicon import BY_NAME
 from stages.interaction.generation import Generation
 from stages.interaction.player import LoadedActor
 from stages.interaction.states import StateOptions
@@ -186,6 +187,17 @@ def test_collect_writes_rows_and_says_where(place, actor, aac):
     # A random actor is never right, so that there is nothing to prefer.
     assert pairs.exit_code == 2
     assert "4 episodes gave no preferences" in pairs.stderr
+
+
+def test_demonstrations_over_mixed_domains(place, aac):
+    words = ("collect", "demonstrations", "tiny.yaml", "--json")
+    groups = {}
+    for share in (0, 1):
+        more = ("--set", f"environment.mixed_domains={share}", "--output", f"mixed-{share}.jsonl")
+        row = one_object(aac(*words, *more))
+        lines = (place / row["output"]).read_text().splitlines()
+        groups[share] = {json.loads(line)["task_id"].split("-")[0] for line in lines}
+    assert groups[1] == {"mixed"} and groups[0] <= set(BY_NAME)
 
 
 def test_collect_replaces_a_chosen_file_when_told_to(place, aac):

@@ -76,9 +76,8 @@ SHOP = WORLD.names
 
 def asking(*questions: Question) -> Task:
     """A task over one shop; what the questions are in words does not matter here."""
-    return task_over(
-        WORLD, SEED, [row_of(q, f"question {k}?", WORLD) for k, q in enumerate(questions)]
-    )
+    rows = [row_of(q, f"question {k}?", WORLD) for k, q in enumerate(questions)]
+    return task_over(WORLD, ("shop", SEED), rows)
 
 
 def price(function: str, **more: Any) -> Question:

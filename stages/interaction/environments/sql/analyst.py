@@ -16,7 +16,7 @@ from stages.interaction.environments.sql.database import (
 )
 from stages.interaction.environments.sql.episode import Progress, add
 from stages.interaction.environments.sql.expert import Expert
-from stages.interaction.environments.sql.lexicon import BY_NAME
+from stages.interaction.environments.sql.lexicon import domain_of
 from stages.interaction.environments.sql.options import GeneratedOptions
 from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.tasks import open_world, world_of
@@ -110,7 +110,7 @@ class Analyst:
     # ---- inside
 
     def _world(self, task: Task) -> World:
-        domain = BY_NAME[task.payload["domain"]]
+        domain = domain_of(task.payload["domain"])
         return world_of(domain, int(task.payload["world"]), self.options.rows)
 
     def _begin(self, database: Database, rows: Sequence[tuple[str, str]]) -> Reset:

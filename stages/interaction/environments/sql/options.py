@@ -73,6 +73,11 @@ class GeneratedOptions(ParallelOptions):
     unseen_domains: tuple[str, ...] = Field(
         UNSEEN_DOMAINS, description="Domains of half of the test tasks, in no other split."
     )
+    mixed_domains: Probability = Field(
+        0.0,
+        description="Share of the training tasks over databases put together from the tables and "
+        "columns of several domains: many more schemas to read, none of them the test's.",
+    )
     templates: tuple[str, ...] = Field(
         TEMPLATES, min_length=1, description="Question templates to draw from."
     )

@@ -82,7 +82,7 @@ def relabelled(
         asked.append(row_of(question, rng.choice(said), world))
     if asked == list(rows) or len({row["text"] for row in asked}) < len(asked):
         return None
-    return task_over(world, int(task.payload["world"]), asked)
+    return task_over(world, (task.payload["domain"], int(task.payload["world"])), asked)
 
 
 def own_relabelled(

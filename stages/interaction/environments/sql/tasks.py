@@ -18,7 +18,12 @@ from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql import judge, questions
 from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
 from stages.interaction.environments.sql.drawing import draw
-from stages.interaction.environments.sql.lexicon import BY_NAME, Domain
+from stages.interaction.environments.sql.lexicon import (
+    BY_NAME,
+    Domain,
+    domain_of,
+    mixed_name,
+)
 from stages.interaction.environments.sql.options import GeneratedOptions, SqlOptions
 from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.world import World, fill, make_world
@@ -128,7 +133,10 @@ def _stream(options: GeneratedOptions, posing: Posing, split: str, seed: int) ->
         template = options.templates[n % len(options.templates)]
         cycle = n // len(options.templates)
         domains = unseen if split == "test" and unseen and cycle % 2 else seen_domains
-        world = rng.choice(domains), rng.getrandbits(40)
+        domain = rng.choice(domains)
+        if split == "train" and options.mixed_domains and rng.random() < options.mixed_domains:
+            domain = mixed_name(domains, rng)
+        world = domain, rng.getrandbits(40)
         task = _draw(partial(posing, template), world, options.rows, split, rng)
         if task is not None:
             n += 1
@@ -155,7 +163,7 @@ def _draw(
     rng: random.Random,
 ) -> Task | None:
     domain, seed = drawn
-    world = world_of(BY_NAME[domain], seed, rows)
+    world = world_of(domain_of(domain), seed, rows)
     database = open_world(world)
     try:
         asked = posing(world, database, split, rng)
@@ -163,7 +171,7 @@ def _draw(
         database.close()
     if asked is None or len({q.text for q in asked}) < len(asked):
         return None
-    return task_over(world, seed, [row_of(question, question.text, world) for question in asked])
+    return task_over(world, drawn, [row_of(question, question.text, world) for question in asked])
 
 
 def row_of(question: Question, text: str, world: World) -> dict[str, Any]:
@@ -172,11 +180,12 @@ def row_of(question: Question, text: str, world: World) -> dict[str, Any]:
     return {"text": text, "sql": questions.sql(question, world.names), "spec": spec}
 
 
-def task_over(world: World, seed: int, rows: Sequence[Mapping[str, Any]]) -> Task:
-    """The task that asks these questions over the world of a seed."""
+def task_over(world: World, drawn: tuple[str, int], rows: Sequence[Mapping[str, Any]]) -> Task:
+    """The task that asks these questions over the world of a domain's name and a seed."""
+    name, seed = drawn
     domain = world.domain.name
     digest = hashlib.sha256(repr((world.fingerprint, [row["text"] for row in rows])).encode())
-    payload = {"world": seed, "domain": domain, "questions": list(rows)}
+    payload = {"world": seed, "domain": name, "questions": list(rows)}
     kind = str(rows[0]["spec"]["template"])
     return Task(f"{domain}-{digest.hexdigest()[:12]}", kind, domain, payload)
 
