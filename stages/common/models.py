@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.common import quantized
 from stages.common.adapters import attach, has_adapters, merged, save_adapters, saved_heads
+from stages.common.allocator import keep_less
 from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
 from stages.common.manifest import adapter_base
@@ -74,6 +75,7 @@ def load_actor(
     if tokenizer is not None:
         check_vocabulary(model, tokenizer, path)
     freeze(model, frozen)
+    keep_less(count_parameters(model))
     return model
 
 
@@ -99,6 +101,7 @@ def load_trained_actor(
     _require_whole(missing, base)
     check_vocabulary(model, tokenizer, path)
     freeze(model, section.frozen)
+    keep_less(count_parameters(model))
     return attach(model, lora, base=base, start=start, reference=reference)
 
 

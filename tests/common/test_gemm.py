@@ -81,6 +81,37 @@ def test_freed_memory_is_kept_unless_the_user_sets_the_allocator(
         monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     allocator.keep_freed()
     assert len(called) == (0 if asked else 2)
+    allocator.keep_less(allocator.LARGE_MODEL - 1)
+    assert len(called) == (0 if asked else 2)
+    allocator.keep_less(allocator.LARGE_MODEL)
+    assert len(called) == (0 if asked else 3)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library of Linux")
+@pytest.mark.parametrize(("weights", "least", "most"), [(10**8, 70, 90), (10**6, -1, 1)])
+def test_who_loads_a_large_model_gives_moderate_blocks_back(
+    weights: int, least: float, most: float
+) -> None:
+    program = f"""
+from stages.common import allocator
+
+def resident():
+    return allocator._private() / allocator.MIB
+
+allocator.keep_freed()
+allocator.keep_less({weights})
+blocks, pins = [], []
+for _ in range(20):
+    blocks.append(bytearray(8 * allocator.MIB))
+    pins.append(bytearray(1000))
+before = resident()
+del blocks[::2]
+print(before - resident())
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert least < float(done.stdout) < most
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library of Linux")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from stages.common import models
 from stages.common import precision as precision_module
 from stages.common.chat import stop_ids
 from stages.common.errors import HandoffError, UsageError
@@ -22,6 +23,7 @@ from stages.common.models import (
     load_actor,
     load_reward_model,
     load_tokenizer,
+    load_trained_actor,
     longest_row,
     new_reward_model,
     padding_id,
@@ -31,6 +33,7 @@ from stages.common.models import (
 from stages.common.precision import computed_in, precision
 from stages.interaction.player import load_player
 from stages.interaction.states import StateOptions
+from stages.recipe.model import LoraSection, ModelSection
 from tests.tiny_models import tiny_bert, tiny_llama, tiny_qwen3
 
 
@@ -82,6 +85,17 @@ def test_tied_parameters_count_once(llama: Path, qwen3: Path) -> None:
     assert count_parameters(tied) == own
     assert count_parameters(untied) == sum(t.numel() for t in untied.state_dict().values())
     assert count_parameters(untied) > 2 * vocabulary * width
+
+
+@pytest.mark.parametrize("lora", [None, LoraSection(rank=2)])
+def test_the_allocator_is_told_how_large_an_actor_is(
+    lora: LoraSection | None, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(models, "keep_less", told.append)
+    section = ModelSection(actor=str(llama), lora=lora)
+    load_trained_actor(llama, section, dtype="float32", tokenizer=load_tokenizer(llama))
+    assert told == [count_parameters(AutoModelForCausalLM.from_pretrained(llama))]
 
 
 def test_frozen_names_and_their_mistakes(llama: Path) -> None:
