@@ -136,6 +136,8 @@ def _raced(setting: Setting, folder: Path, work: Work, budget: float) -> dict[st
     ):
         sides = {"aac": ours, "TRL": theirs}
         actors = {name: folder / f"{name}-{work.seed}" for name in sides}
+        for side in sides.values():
+            side.wait()  # start-up counts for neither
         with ThreadPoolExecutor() as pool:
             ran = {
                 name: pool.submit(side.ask, "train", budget, actors[name])

@@ -20,7 +20,11 @@ from stages.common.errors import RunError
 
 class Side:
     """``entry`` (module:function) is called once with the arguments and gives what is timed: a
-    function without arguments that returns figures."""
+    function without arguments that returns figures.
+
+    Sides start beside each other: the first question to one waits until it is ready, and ``wait``
+    does where nothing may be asked before all are.
+    """
 
     def __init__(
         self, entry: str, arguments: Mapping[str, Any], *, threads: int, log: Path
@@ -34,7 +38,7 @@ class Side:
         )
         self._process.start()
         theirs.close()
-        self._answer()
+        self._ready = False
 
     def __enter__(self) -> Side:
         return self
@@ -47,14 +51,22 @@ class Side:
     ) -> None:
         self.close()
 
+    def wait(self) -> None:
+        """Until it is ready; RunError where it cannot be."""
+        if not self._ready:
+            self._answer()
+            self._ready = True
+
     def __call__(self) -> Times:
         """Once more; RunError where it fails."""
+        self.wait()
         self._pipe.send((None, ()))
         times: Times = self._answer()
         return times
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """What the timed object's method ``question`` says."""
+        self.wait()
         self._pipe.send((question, arguments))
         return self._answer()
 

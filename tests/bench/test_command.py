@@ -33,8 +33,11 @@ def test_what_cannot_be_measured_is_told_at_once(tmp_path, words, told):
 
 def test_what_fails_in_another_process_is_one_sentence(tmp_path):
     log = tmp_path / "log"
-    with pytest.raises(RunError, match="json:loads could not be measured: JSONDecodeError"):
-        Side("json:loads", {"s": "{"}, threads=1, log=log)
+    with (
+        Side("json:loads", {"s": "{"}, threads=1, log=log) as side,
+        pytest.raises(RunError, match="json:loads could not be measured: JSONDecodeError"),
+    ):
+        side.wait()
     assert "Traceback" in log.read_text()
 
 

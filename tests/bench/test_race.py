@@ -34,7 +34,7 @@ class Played(Setting):
             figure = self.success.get(given["actor"].name, 0.0)
             yield lambda: Times(1.0, {"success": figure})
         else:
-            yield SimpleNamespace(ask=train)
+            yield SimpleNamespace(ask=train, wait=lambda: None)
 
 
 def setting(tmp_path, *, quick, **success):
