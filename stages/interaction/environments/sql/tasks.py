@@ -18,12 +18,7 @@ from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql import judge, questions
 from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
 from stages.interaction.environments.sql.drawing import draw
-from stages.interaction.environments.sql.lexicon import (
-    BY_NAME,
-    Domain,
-    domain_of,
-    mixed_name,
-)
+from stages.interaction.environments.sql.lexicon import BY_NAME, Domain, domain_of, mixed_name
 from stages.interaction.environments.sql.options import GeneratedOptions, SqlOptions
 from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.world import World, fill, make_world
@@ -134,6 +129,7 @@ def _stream(options: GeneratedOptions, posing: Posing, split: str, seed: int) ->
         cycle = n // len(options.templates)
         domains = unseen if split == "test" and unseen and cycle % 2 else seen_domains
         domain = rng.choice(domains)
+        # Drawn for only where it matters, so that other tasks are those of their seed.
         if split == "train" and options.mixed_domains and rng.random() < options.mixed_domains:
             domain = mixed_name(domains, rng)
         world = domain, rng.getrandbits(40)
