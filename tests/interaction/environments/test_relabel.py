@@ -45,7 +45,11 @@ def again(environment: Any, task: Task, episode: Trajectory) -> Trajectory:
     return played(environment, task, [turn.action.text for turn in episode.turns])
 
 
-@pytest.mark.parametrize("options", [SqlOptions(), ServiceOptions()], ids=["sql", "service"])
+@pytest.mark.parametrize(
+    "options",
+    [SqlOptions(), SqlOptions(mixed_domains=1.0), ServiceOptions()],
+    ids=["sql", "mixed", "service"],
+)
 def test_what_is_relabelled_succeeds_when_it_is_said_again(options: Any) -> None:
     arena = Arena(options, StateOptions(checklist=False, tool_prompt="none"))
     environment: Any = make_environment(options)
