@@ -102,8 +102,10 @@ def _measure(setting: Setting, parts: Sequence[str], progress: Progress, out: Pa
         "settings": {k: getattr(setting, k) for k in ("repeats", "threads", "quick")},
         "sections": {},
         "failed": {},
+        "part_seconds": {},
     }
     for part in parts:
+        began = time.monotonic()
         measure = importlib.import_module(f"stages.bench.{part}").measure
         try:
             section = measure(setting, partial(progress.tell, part))
@@ -111,6 +113,7 @@ def _measure(setting: Setting, parts: Sequence[str], progress: Progress, out: Pa
         except RunError as error:
             content["failed"][part] = str(error)
             complain(str(error))
+        content["part_seconds"][part] = round(time.monotonic() - began, 1)
         content["seconds"] = round(time.monotonic() - start, 1)
         write_json(out / "speed.json", content)
         write_text(out / "speed.md", page(content))

@@ -81,14 +81,15 @@ def _result(row: Mapping[str, Any]) -> Result:
 def _head(content: Mapping[str, Any]) -> str:
     machine, settings = content["machine"], content["settings"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    parts = ", ".join(f"{part} {taken:.0f}" for part, taken in content["part_seconds"].items())
     quick = "**A quick run: its figures mean nothing.** " if settings["quick"] else ""
     return (
         f"{quick}Measured by `{content['command']}` (commit {content['commit']}) on "
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"{machine['system']}, {versions}. Torch threads of each side: {settings['threads']}; "
         f"medians of interleaved repeats, of which there were {settings['repeats']}, with the least"
-        f" and the most in brackets; {content['seconds'] / 60:.0f} minutes in all. ✓ and ✗: whether"
-        " the median keeps what it is held against."
+        f" and the most in brackets; {content['seconds'] / 60:.0f} minutes in all (seconds: "
+        f"{parts}). ✓ and ✗: whether the median keeps what it is held against."
     )
 
 

@@ -189,15 +189,16 @@ def test_collect_writes_rows_and_says_where(place, actor, aac):
     assert "4 episodes gave no preferences" in pairs.stderr
 
 
-def test_demonstrations_over_mixed_domains(place, aac):
+@pytest.mark.parametrize("kind", ["mixed", "invented"])
+def test_demonstrations_over_made_up_domains(place, aac, kind):
     words = ("collect", "demonstrations", "tiny.yaml", "--json")
     groups = {}
     for share in (0, 1):
-        more = ("--set", f"environment.mixed_domains={share}", "--output", f"mixed-{share}.jsonl")
+        more = ("--set", f"environment.{kind}_domains={share}", "--output", f"{kind}-{share}.jsonl")
         row = one_object(aac(*words, *more))
         lines = (place / row["output"]).read_text().splitlines()
         groups[share] = {json.loads(line)["task_id"].split("-")[0] for line in lines}
-    assert groups[1] == {"mixed"} and groups[0] <= set(BY_NAME)
+    assert groups[1] == {kind} and groups[0] <= set(BY_NAME)
 
 
 def test_collect_replaces_a_chosen_file_when_told_to(place, aac):

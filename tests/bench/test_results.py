@@ -31,6 +31,7 @@ CONTENT = {
     "sections": {"speed": SECTION.to_json()},
     "failed": {"other": "it did not start."},
     "seconds": 600,
+    "part_seconds": {"speed": 540.2, "other": 59.9},
 }
 
 
@@ -66,8 +67,9 @@ def test_the_page_has_figures_ratios_and_verdicts():
     assert small == ["small", "1.25 s", "4.00 s", "**3.20** (3.00–3.50)", "≥ 2 ✓", "≥ 3.5 ✗"]
     assert large == ["large", "123 s", "–", "**1.10**", "", "≤ 1.2 ✓"]
     assert bare == ["bare", "–", "12.3 s", "–", "", ""]
-    for words in ("Some CPU", "torch 2.13", "commit abc", "10 minutes", "How it was measured."):
+    for words in ("Some CPU", "torch 2.13", "commit abc", "How it was measured."):
         assert words in text
+    assert "10 minutes in all (seconds: speed 540, other 60)" in text
     assert "**other** was not measured: it did not start." in text
     assert "mean nothing" not in text
     quick = CONTENT | {"settings": CONTENT["settings"] | {"quick": True}}

@@ -47,8 +47,8 @@ def again(environment: Any, task: Task, episode: Trajectory) -> Trajectory:
 
 @pytest.mark.parametrize(
     "options",
-    [SqlOptions(), SqlOptions(mixed_domains=1.0), ServiceOptions()],
-    ids=["sql", "mixed", "service"],
+    [SqlOptions(), SqlOptions(mixed_domains=0.5, invented_domains=0.5), ServiceOptions()],
+    ids=["sql", "made up", "service"],
 )
 def test_what_is_relabelled_succeeds_when_it_is_said_again(options: Any) -> None:
     arena = Arena(options, StateOptions(checklist=False, tool_prompt="none"))

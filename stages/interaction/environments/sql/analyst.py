@@ -16,7 +16,7 @@ from stages.interaction.environments.sql.database import (
 )
 from stages.interaction.environments.sql.episode import Progress, add
 from stages.interaction.environments.sql.expert import Expert
-from stages.interaction.environments.sql.lexicon import domain_of
+from stages.interaction.environments.sql.made_up import domain_of
 from stages.interaction.environments.sql.options import GeneratedOptions
 from stages.interaction.environments.sql.questions import Question
 from stages.interaction.environments.sql.tasks import open_world, world_of

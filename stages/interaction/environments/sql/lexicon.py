@@ -6,10 +6,7 @@ cannot know the name before it has described the table.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 TEXT, NUMBER = "TEXT", "INTEGER"
 
@@ -326,28 +323,3 @@ DOMAINS: tuple[Domain, ...] = (
 """All domains. Words are simple on purpose: one word a concept, one word a value."""
 
 BY_NAME = {domain.name: domain for domain in DOMAINS}
-MIXED = "mixed"
-_AND = "+"
-
-
-def mixed_name(names: Sequence[str], rng: random.Random) -> str:
-    """The name of a domain put together from those of ``names``, any of them more than once."""
-    return _AND.join(rng.choice(names) for _ in range(4))
-
-
-@cache
-def domain_of(name: str) -> Domain:
-    """The domain of a name.
-
-    ``shop+clinic+farm+music``: orders of doctors, the orders described by the columns of animals
-    and the doctors by those of artists.
-    """
-    if _AND not in name:
-        return BY_NAME[name]
-    child, parent, child_columns, parent_columns = (BY_NAME[n] for n in name.split(_AND))
-    return Domain(
-        MIXED,
-        replace(child.child, columns=child_columns.child.columns),
-        replace(parent.parent, columns=parent_columns.parent.columns),
-        child.extra,
-    )

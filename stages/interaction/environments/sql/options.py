@@ -78,6 +78,11 @@ class GeneratedOptions(ParallelOptions):
         description="Share of the training tasks over databases put together from the tables and "
         "columns of several domains: many more schemas to read, none of them the test's.",
     )
+    invented_domains: Probability = Field(
+        0.0,
+        description="Share of the training tasks over databases of things that are in no domain: "
+        "a thousand more names, so that an agent learns to copy those it is shown.",
+    )
     templates: tuple[str, ...] = Field(
         TEMPLATES, min_length=1, description="Question templates to draw from."
     )
@@ -104,6 +109,11 @@ class GeneratedOptions(ParallelOptions):
             raise ValueError(f"unknown templates {unknown}; known: {', '.join(TEMPLATES)}")
         if not 10 <= self.rows[0] <= self.rows[1] <= 500:
             raise ValueError(f"rows {self.rows} must be [fewest, most] within 10 and 500")
+        if (made_up := self.mixed_domains + self.invented_domains) > 1:
+            raise ValueError(
+                f"mixed_domains and invented_domains are shares of the training tasks: together "
+                f"at most 1, given {made_up:g}"
+            )
         return self
 
 

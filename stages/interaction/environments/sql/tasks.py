@@ -18,9 +18,11 @@ from stages.interaction.environments.base import SPLITS, Task
 from stages.interaction.environments.sql import judge, questions
 from stages.interaction.environments.sql.database import Cell, Database, QueryError, cells
 from stages.interaction.environments.sql.drawing import draw
-from stages.interaction.environments.sql.lexicon import BY_NAME, Domain, domain_of, mixed_name
+from stages.interaction.environments.sql.lexicon import BY_NAME, Domain
+from stages.interaction.environments.sql.made_up import domain_of, mixed_name
 from stages.interaction.environments.sql.options import GeneratedOptions, SqlOptions
 from stages.interaction.environments.sql.questions import Question
+from stages.interaction.environments.sql.vocabulary import invented_name
 from stages.interaction.environments.sql.world import World, fill, make_world
 
 DRAWS_PER_QUESTION = 40
@@ -129,14 +131,23 @@ def _stream(options: GeneratedOptions, posing: Posing, split: str, seed: int) ->
         cycle = n // len(options.templates)
         domains = unseen if split == "test" and unseen and cycle % 2 else seen_domains
         domain = rng.choice(domains)
-        # Drawn for only where it matters, so that other tasks are those of their seed.
-        if split == "train" and options.mixed_domains and rng.random() < options.mixed_domains:
-            domain = mixed_name(domains, rng)
+        if split == "train":
+            domain = _made_up(options, domains, rng) or domain
         world = domain, rng.getrandbits(40)
         task = _draw(partial(posing, template), world, options.rows, split, rng)
         if task is not None:
             n += 1
             yield task
+
+
+def _made_up(options: GeneratedOptions, domains: Sequence[str], rng: random.Random) -> str | None:
+    """The name of a training task's mixed or invented domain, None for one of ``domains``."""
+    mixed, invented = options.mixed_domains, options.invented_domains
+    # Drawn for only where it matters, so that other tasks are those of their seed.
+    drawn = rng.random() if mixed or invented else 1.0
+    if drawn < mixed:
+        return mixed_name(domains, rng)
+    return invented_name(rng) if drawn < mixed + invented else None
 
 
 def _domains(options: GeneratedOptions) -> tuple[list[str], list[str]]:
