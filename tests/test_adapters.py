@@ -32,11 +32,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
-def adapted(world: World, folder: str) -> Any:
+def adapted(world: World, folder: str, dtype: str = "float32") -> Any:
     """The folder's adapters over their base, not merged."""
     section = load_recipe(world.recipe, []).model
     tokenizer = load_tokenizer(world.actor)
-    return load_trained_actor(world.root / folder, section, dtype="float32", tokenizer=tokenizer)
+    return load_trained_actor(world.root / folder, section, dtype=dtype, tokenizer=tokenizer)
 
 
 def test_every_stage_hands_over_adapters_and_names_their_base(world: World) -> None:
@@ -267,3 +267,31 @@ def test_a_base_that_changed_or_went_is_noticed(world: World, tmp_path: Path) ->
     other.actor.rename(tmp_path / "moved")
     gone = other.call("eval", "--actor", sft)
     assert gone.exit_code == 2 and "adapter_config.json" in gone.stderr
+
+
+def test_under_autocast_adapters_give_peft_s_own_numbers_without_its_casts(world: World) -> None:
+    """peft makes their input float32, and autocast bfloat16 again."""
+    model = adapted(world, "sft", dtype="bfloat16")
+    layers = [m for m in model.modules() if hasattr(m, "cast_input_dtype_enabled")]
+    ids = torch.arange(3, 19).view(2, 8)
+    read: set[torch.dtype] = set()
+    for layer in layers:
+        layer.lora_A["default"].register_forward_pre_hook(lambda _, x: read.add(x[0].dtype))
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(input_ids=ids, labels=ids).loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    ours = gradients()
+    assert layers and torch.float32 not in read
+    for layer in layers:
+        layer.cast_input_dtype_enabled = True
+    assert all(map(torch.equal, ours, gradients())) and any(g.any() for g in ours)
+    assert torch.float32 in read
+
+
+def test_a_bfloat16_base_under_adapters_also_runs_without_autocast(world: World) -> None:
+    model = adapted(world, "sft", dtype="bfloat16")
+    assert model(input_ids=torch.arange(3, 11)[None]).logits.isfinite().all()
