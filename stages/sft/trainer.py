@@ -13,6 +13,8 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from stages.common.models import padding_id
 from stages.common.rows import Row
 from stages.common.trl_trainer import StageTrainer, training_arguments, without_printing
+from stages.sft import chunk
+from stages.sft.chunk import NOT_LEARNED
 
 METRICS = {
     "loss": "sft/loss",
@@ -24,7 +26,6 @@ METRICS = {
     "eval_mean_token_accuracy": "sft/validation_token_accuracy",
 }
 """TRL's names of what we log, and ours."""
-NOT_LEARNED = -100
 
 
 class AssistantSftTrainer(StageTrainer, SFTTrainer):
@@ -53,6 +54,7 @@ def make_trainer(
     collator = DataCollatorForLanguageModeling(
         pad_token_id=padding_id(tokenizer), pad_to_multiple_of=config.pad_to_multiple_of
     )
+    chunk.install()
     trainer = AssistantSftTrainer(
         model=model,
         args=config,
