@@ -81,7 +81,7 @@ class GeneratedOptions(ParallelOptions):
     invented_domains: Probability = Field(
         0.0,
         description="Share of the training tasks over databases of things that are in no domain: "
-        "a thousand more names, so that an agent learns to copy those it is shown.",
+        "hundreds more names, so that an agent learns to copy those it is shown.",
     )
     templates: tuple[str, ...] = Field(
         TEMPLATES, min_length=1, description="Question templates to draw from."
