@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from trl.trainer import sft_trainer
 
 from stages.sft import chunk
 
@@ -68,9 +67,3 @@ def test_elsewhere_it_is_trl_s_own(where: dict[str, Any], monkeypatch: pytest.Mo
     ours, reference = (told(f, EVERY_THIRD_NOT, **where) for f in (chunk.chunk_loss, theirs))
     assert ours[0] == reference[0] and torch.equal(ours[1], reference[1])
     assert asked
-
-
-def test_trl_s_trainer_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sft_trainer, "_chunk", theirs)
-    chunk.install()
-    assert sft_trainer._chunk is chunk.chunk_loss

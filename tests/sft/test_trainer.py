@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from trl import SFTTrainer
+from trl.trainer import sft_trainer
 
 from stages.common.errors import RunError, UsageError
 from stages.common.libraries import quiet_libraries
 from stages.common.models import load_actor, load_tokenizer
 from stages.common.rows import Row
+from stages.sft import chunk
 from stages.sft.trainer import make_dataset, make_trainer, sft_config
 from tests.tiny_models import tiny_llama
 
@@ -120,6 +122,18 @@ def test_tokens_outside_the_mask_are_no_targets(folder: Path, tmp_path: Path) ->
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name]), name
         torch.testing.assert_close(tensor, states[2][name], rtol=1e-5, atol=1e-7)
+
+
+def test_in_bfloat16_the_loss_of_a_step_is_ours(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's own rounds its softmax."""
+    monkeypatch.setattr(chunk, "_theirs", None)  # would fail if it were asked
+    monkeypatch.setattr(sft_trainer, "_chunk", None)
+    with quiet_libraries(None):
+        result = trainer(folder, tmp_path, rows(), bf16=True).train()
+    exact = float(cross_entropy(load_actor(folder), rows()).detach())
+    assert result.training_loss == pytest.approx(exact, rel=0.01)
 
 
 def test_labels_are_the_masked_ids() -> None:

@@ -111,7 +111,7 @@ class GeneratedOptions(ParallelOptions):
             raise ValueError(f"rows {self.rows} must be [fewest, most] within 10 and 500")
         if (made_up := self.mixed_domains + self.invented_domains) > 1:
             raise ValueError(
-                f"mixed_domains and invented_domains are shares of the training tasks: together "
+                "mixed_domains and invented_domains are shares of the training tasks: together "
                 f"at most 1, given {made_up:g}"
             )
         return self
