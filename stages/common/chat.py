@@ -8,12 +8,12 @@ looked for in rendered text, they are put there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
 from stages.common.errors import UsageError
-from stages.common.rows import Row, action_spans, cut_row, merge_turns
+from stages.common.rows import OFF_ACTION, Row, action_spans, cut_row, merge_turns
 from stages.common.template import apply_template, encode_text, neutralised, template_facts
 
 Message = dict[str, Any]
@@ -164,14 +164,23 @@ def recorded_turns(
     return [(list(prompt), list(action)) for prompt, action in recorded]
 
 
-def exchange_rows(tokenizer: Any, exchanges: Iterable[tuple[Sequence[Message], str]]) -> list[Row]:
+def exchange_rows(
+    tokenizer: Any,
+    exchanges: Iterable[tuple[Sequence[Message], str]],
+    unlearned: Container[int] = (),
+) -> list[Row]:
     """Training rows of one dialogue given as (messages shown, reply to be learned).
 
     One row where every state extends the one before and the template renders earlier replies as
-    they were given; otherwise a row wherever the thread breaks. Nothing is cut.
+    they were given; otherwise a row wherever the thread breaks. Nothing is cut. ``unlearned``:
+    places of exchanges whose replies are shown to those after them, and not learned.
     """
     merged = merge_turns(dialogue_turns(tokenizer, exchanges))
-    return [Row(m.ids, m.action_mask) for m in merged]
+    rows = [
+        Row(m.ids, tuple(t != OFF_ACTION and t not in unlearned for t in m.turn_index))
+        for m in merged
+    ]
+    return [row for row in rows if any(row.action_mask)]
 
 
 def dialogue_exchanges(

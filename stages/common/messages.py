@@ -15,6 +15,7 @@ from typing import Any
 from stages.common.errors import UsageError, kind_of
 
 Message = dict[str, Any]
+UNLEARNED = {"weight": 0}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ROLES = {
@@ -85,7 +86,17 @@ def read_message(place: str, item: Any) -> Message:
         return {"role": role, "content": content}
     calls = [_call(place, call) for call in _calls(place, item.get("tool_calls") or ())]
     # Replies are stripped: many templates strip them in the history, none asks for blanks.
-    return {"role": role, "content": "\n".join(x for x in [content.strip(), *calls] if x)}
+    text = "\n".join(x for x in [content.strip(), *calls] if x)
+    return {"role": role, "content": text} | _weight(place, item.get("weight"))
+
+
+def _weight(place: str, value: Any) -> dict[str, int]:
+    """OpenAI's mark of a reply that is shown and not learned: a weight of 0."""
+    if value not in (None, 0, 1):
+        raise UsageError(
+            f"{place} has the weight {value!r}; expected 0 (shown only) or 1 (learned)."
+        )
+    return {} if value in (None, 1) else UNLEARNED
 
 
 def plain_text(place: str, value: Any) -> str:

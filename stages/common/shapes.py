@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.common.errors import UsageError, kind_of
-from stages.common.messages import Message, read_message, read_messages
+from stages.common.messages import UNLEARNED, Message, read_message, read_messages
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class Dialogue:
 
     messages: tuple[Message, ...]
     last_reply_only: bool
-    """Earlier replies are history: only the last is learned."""
+    """Earlier replies are history: only the last is learned. Replies of weight 0 never are."""
     tools: tuple[Mapping[str, Any], ...] = ()
     success: bool | None = None
     """None: the row does not say."""
@@ -54,8 +54,14 @@ def read_dialogue(place: str, row: Row) -> Dialogue:
         raise UsageError(
             f"{place} has no assistant message, so there is nothing to learn; leave the row out."
         )
-    learned = [m for m in messages if m["role"] == "assistant"]
-    if not all(m["content"] for m in (learned[-1:] if last_only else learned)):
+    replies = [m for m in messages if m["role"] == "assistant"][-1 if last_only else 0 :]
+    learned = [m for m in replies if m.get("weight") != 0]
+    if not learned:
+        raise UsageError(
+            f"{place} has a weight of 0 at every reply, so there is nothing to learn; leave the "
+            "row out."
+        )
+    if not all(m["content"] for m in learned):
         raise UsageError(f"{place} has an empty reply; give its text or leave the row out.")
     return Dialogue(tuple(messages), last_only, _tools(place, row), _success(row))
 
@@ -156,7 +162,9 @@ def merge_assistants(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         if merged and message["role"] == merged[-1]["role"] == "assistant":
             texts = [m["content"] for m in (merged[-1], message) if m["content"]]
+            both = merged[-1].get("weight") == message.get("weight") == 0
             merged[-1] = {"role": "assistant", "content": "\n".join(texts)}
+            merged[-1] |= UNLEARNED if both else {}
         else:
             merged.append(message)
     return merged

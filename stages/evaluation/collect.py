@@ -12,13 +12,14 @@ from stages.common.console import show
 from stages.common.errors import UsageError
 from stages.common.files import write_lines
 from stages.common.manifest import fingerprint
+from stages.common.messages import UNLEARNED
 from stages.common.seeding import set_threads
 from stages.evaluation.run import Reviewers, arena_of, no_reviewers, player
 from stages.interaction.arena import kept
 from stages.interaction.environments.base import Task
 from stages.interaction.player import LoadedActor
 from stages.interaction.preferences import collect_preferences
-from stages.interaction.trajectory import Message, Trajectory, Turn
+from stages.interaction.trajectory import SLIP, Message, Trajectory, Turn
 from stages.recipe.models import Recipe
 
 Row = Mapping[str, Any]
@@ -74,16 +75,22 @@ def dialogue_rows(trajectory: Trajectory) -> list[Row]:
     """An episode as conversational rows whose prompts are the states the actor was shown.
 
     While each state extends the one before, all turns are one ``messages`` row, every reply
-    learned; what comes after something has left the window is a ``prompt``/``completion`` row
-    per turn.
+    learned except those of weight 0, an expert's slips; what comes after something has left the
+    window is a ``prompt``/``completion`` row per turn.
     """
     facts = {"task_id": trajectory.task_id, "kind": trajectory.kind, "success": trajectory.success}
     turns = trajectory.turns
     whole = next((i for i in range(1, len(turns)) if not _extends(turns[i - 1], turns[i])), None)
     first = turns[:whole]
-    rows: list[Row] = [{"messages": [*first[-1].messages, _reply(first[-1])], **facts}]
+    learned = [turn for turn in turns if not turn.info.get(SLIP)]
+    messages = [*first[-1].messages, _reply(first[-1])]
+    for turn in first:
+        if turn not in learned:
+            messages[len(turn.messages)] = messages[len(turn.messages)] | UNLEARNED
+    rows: list[Row] = [{"messages": messages, **facts}] if learned[:1] == [first[0]] else []
     for turn in turns[len(first) :]:
-        rows.append({"prompt": list(turn.messages), "completion": [_reply(turn)], **facts})
+        if turn in learned:
+            rows.append({"prompt": list(turn.messages), "completion": [_reply(turn)], **facts})
     return rows
 
 

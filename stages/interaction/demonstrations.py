@@ -5,15 +5,16 @@ So every turn carries exactly the state messages the actor will be shown later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from stages.common.errors import UsageError
-from stages.interaction.environments.base import Demonstrator, Environment, Task
+from stages.interaction.environments.base import Demonstrator, Environment, Slip, Task
 from stages.interaction.generation import Generation, Request
 from stages.interaction.rollout import Reviewer, collect
 from stages.interaction.states.base import StateProcessor
-from stages.interaction.trajectory import Message, Trajectory
+from stages.interaction.trajectory import SLIP, Message, Trajectory
 
 Act = Callable[[Sequence[Message]], str]
 """The environment's newest messages -> the expert's action text."""
@@ -31,6 +32,8 @@ class ExpertPolicy:
         self._tasks = tasks
         self._seed = seed
         self._acts: dict[int, Act] = {}
+        self.slips: set[tuple[int, int]] = set()
+        """(episode, turn) of each action that is not to be learned."""
 
     def generate(self, requests: Sequence[Request], *, greedy: bool = False) -> list[Generation]:
         """The expert's next action in each episode; ``greedy`` changes nothing."""
@@ -44,7 +47,10 @@ class ExpertPolicy:
             act = self._demonstrator.demonstrate(self._tasks[episode], self._seed + episode)
             self._acts[episode] = cast(Act, act)
         seen = request.previous.observation if request.previous else request.messages
-        return self._acts[episode](seen)
+        text = self._acts[episode](seen)
+        if isinstance(text, Slip):
+            self.slips.add((episode, turn))
+        return str(text)
 
 
 def demonstrate_episodes(
@@ -57,6 +63,8 @@ def demonstrate_episodes(
 ) -> list[Trajectory]:
     """The expert's episodes, in task order; further keywords go to ``collect``.
 
+    A turn that is not to be learned has ``SLIP`` among its ``info``.
+
     Raises UsageError if the environment has no expert.
     """
     environment = make_environment()
@@ -64,17 +72,29 @@ def demonstrate_episodes(
         raise UsageError(
             f"environment {environment.name!r} has no scripted expert: give dialogues in sft.data"
         )
+    expert = ExpertPolicy(environment, tasks, seed)
     try:
-        return collect(
+        episodes = collect(
             tasks,
             make_environment=make_environment,
             make_state=make_state,
-            policy=ExpertPolicy(environment, tasks, seed),
+            policy=expert,
             key=(seed, 0),
             **rollout,
         )
     finally:
         environment.close()
+    return [_marked(episode, expert.slips) for episode in episodes]
+
+
+def _marked(episode: Trajectory, slips: Container[tuple[int, int]]) -> Trajectory:
+    number = episode.key[-1]
+    return episode.with_turns(
+        [
+            replace(turn, info={**turn.info, SLIP: True}) if (number, t) in slips else turn
+            for t, turn in enumerate(episode.turns)
+        ]
+    )
 
 
 def saying(words: Sequence[Sequence[str]]) -> Reviewer:

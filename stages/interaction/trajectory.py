@@ -16,6 +16,9 @@ Message = dict[str, Any]
 REVIEW = "review"
 """Key of ``Turn.produced``: the review of the turn in words."""
 
+SLIP = "slip"
+"""Key of ``Turn.info``: a demonstrated action that is shown and not learned."""
+
 ChecklistItem = tuple[str, bool]
 """(goal or sub-goal in words, solved already?)."""
 

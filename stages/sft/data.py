@@ -25,7 +25,7 @@ from stages.common.records import Record, read_records
 from stages.common.rows import Row, cut_row
 from stages.common.shapes import read_dialogue
 from stages.interaction.actions import tool_prompt
-from stages.interaction.trajectory import Trajectory
+from stages.interaction.trajectory import SLIP, Trajectory
 
 Exchange = tuple[Sequence[Message], str]
 """(messages shown, wanted reply)."""
@@ -38,6 +38,8 @@ class Example:
     exchanges: tuple[Exchange, ...]
     success: bool | None = None
     """None: nobody said."""
+    slips: frozenset[int] = frozenset()
+    """Places of exchanges that are shown and not learned."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ def read_examples(path: Path) -> list[Example]:
 
 def episode_examples(episodes: Sequence[Trajectory]) -> list[Example]:
     """Every turn of every episode that the machinery did not drop."""
-    kept = [(e, _episode_exchanges(e)) for e in episodes if e.error is None]
-    return [Example(turns, e.success) for e, turns in kept if turns]
+    examples = [_of_episode(episode) for episode in episodes if episode.error is None]
+    return [example for example in examples if example.exchanges]
 
 
 def only_successful(examples: Sequence[Example], source: str) -> list[Example]:
@@ -104,7 +106,7 @@ def build_rows(
     validation: list[Row] = []
     cut = dropped = 0
     for number, example in enumerate(examples):
-        for row in exchange_rows(tokenizer, example.exchanges):
+        for row in exchange_rows(tokenizer, example.exchanges, example.slips):
             fitted = cut_row(row, max_length)
             if fitted is None:
                 dropped += 1
@@ -122,8 +124,12 @@ def build_rows(
 
 def _one_of_each(examples: Sequence[Example], held_out: set[int]) -> list[Exchange]:
     """The first exchange of the first held-out dialogue, the second of the second, and so on."""
-    chosen = [examples[number].exchanges for number in sorted(held_out)]
+    chosen = [_learned(examples[number]) for number in sorted(held_out)]
     return [turns[place % len(turns)] for place, turns in enumerate(chosen) if turns]
+
+
+def _learned(example: Example) -> list[Exchange]:
+    return [x for place, x in enumerate(example.exchanges) if place not in example.slips]
 
 
 def _held_out(count: int, fraction: float, generator: np.random.Generator) -> set[int]:
@@ -134,14 +140,15 @@ def _held_out(count: int, fraction: float, generator: np.random.Generator) -> se
 def _example(record: Record) -> Example:
     place, row = record
     if "turns" in row and "task_id" in row:
-        episode = _episode(place, row)
-        return Example(_episode_exchanges(episode), episode.success)
+        return _of_episode(_episode(place, row))
     dialogue = read_dialogue(place, row)
     messages: Sequence[Message] = dialogue.messages
     if dialogue.tools:  # as an environment shows them
         messages = with_system(messages, tool_prompt(dialogue.tools))
     exchanges = dialogue_exchanges(messages, last_reply_only=dialogue.last_reply_only)
-    return Example(tuple(exchanges), dialogue.success)
+    replies = [m for m in dialogue.messages if m["role"] == "assistant"][-len(exchanges) :]
+    slips = frozenset(place for place, m in enumerate(replies) if m.get("weight") == 0)
+    return Example(tuple(exchanges), dialogue.success, slips)
 
 
 def _episode(place: str, row: dict[str, Any]) -> Trajectory:
@@ -158,5 +165,7 @@ def _told(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _episode_exchanges(episode: Trajectory) -> tuple[Exchange, ...]:
-    return tuple((t.messages, t.action.text) for t in episode.turns if t.action.text)
+def _of_episode(episode: Trajectory) -> Example:
+    turns = [turn for turn in episode.turns if turn.action.text]
+    slips = frozenset(place for place, turn in enumerate(turns) if turn.info.get(SLIP))
+    return Example(tuple((t.messages, t.action.text) for t in turns), episode.success, slips)

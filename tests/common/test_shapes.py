@@ -91,6 +91,24 @@ def test_words_and_a_call_are_one_action() -> None:
     )
 
 
+def test_a_reply_of_weight_0_stays_marked_and_may_be_empty() -> None:
+    """OpenAI's files mark so what is shown and not learned; a weight of 1 says nothing new."""
+    wrong, silent = HELLO | {"weight": 0}, {"role": "assistant", "content": "", "weight": 0}
+    told = read_dialogue("here", {"messages": [HI, wrong, HI, silent, HI, HELLO | {"weight": 1}]})
+    assert told.messages == (HI, wrong, HI, silent, HI, HELLO)
+
+
+def test_one_action_of_two_messages_is_left_out_where_both_are() -> None:
+    wrong = HELLO | {"weight": 0}
+    for pair, left_out in (
+        ((wrong, wrong), True),
+        ((wrong, HELLO), False),
+        ((HELLO, wrong), False),
+    ):
+        told = read_dialogue("here", {"messages": [HI, *pair, HI, HELLO]})
+        assert (told.messages[1].get("weight") == 0) == left_out
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -98,6 +116,8 @@ def test_words_and_a_call_are_one_action() -> None:
         ({"text": "hi"}, "here has the field text, expected messages"),
         ({"messages": [HI]}, "here has no assistant message"),
         ({"messages": [HI, {"role": "assistant", "content": ""}]}, "here has an empty reply"),
+        ({"messages": [HI, HELLO | {"weight": 0}]}, "has a weight of 0 at every reply"),
+        ({"messages": [HI, HELLO | {"weight": 0.5}]}, r"message 2 has the weight 0\.5; expected 0"),
         ({"messages": "hi"}, "here has no assistant message"),
         ({"messages": 3}, "here has a number where messages"),
         ({"messages": ["hi"]}, "here message 1 is text"),

@@ -6,17 +6,22 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stages.common.errors import UsageError
+from stages.common.models import load_tokenizer
 from stages.common.shapes import read_dialogue, read_preference
 from stages.evaluation import collect
+from stages.evaluation.run import arena_of
 from stages.interaction import arena as arena_module
 from stages.interaction.actions import format_call
 from stages.interaction.generation import Generation, Request
 from stages.interaction.player import LoadedActor
 from stages.recipe.models import Recipe
+from stages.sft.data import build_rows, episode_examples, read_examples
 from tests.evaluation import worlds
+from tests.tiny_models import tiny_qwen3
 
 
 def recipe_of(**state: object) -> Recipe:
@@ -50,6 +55,31 @@ def test_demonstrations_are_one_dialogue_an_episode(tmp_path, capsys):
         # The checklist the actor is shown stands under its observations.
         assert "[x] tables" in json.dumps(dialogue.messages[2:])
     assert "12 demonstrations from 12 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("exchanges", [8, 1])
+def test_what_an_expert_slips_in_is_learned_from_its_file_as_little_as_without(tmp_path, exchanges):
+    path = tmp_path / "rows.jsonl"
+    recipe = recipe_of(exchanges=exchanges)
+    expert = recipe.environment.expert.model_copy(update={"slip": 0.4})
+    environment = recipe.environment.model_copy(update={"expert": expert})
+    recipe = recipe.model_copy(update={"environment": environment})
+    collect.collect_command(recipe, "demonstrations", output=path)
+    arena = arena_of(recipe)
+    played = arena.demonstrate(arena.tasks("train", 12, recipe.seed), seed=recipe.seed)
+    tokenizer = load_tokenizer(tiny_qwen3(tmp_path / "model"))
+    one, other = (
+        build_rows(
+            tokenizer,
+            examples,
+            max_length=4000,
+            validation_fraction=0,
+            generator=np.random.default_rng(0),
+        ).train
+        for examples in (read_examples(path), episode_examples(played))
+    )
+    assert '"weight": 0' in path.read_text("utf-8") or exchanges == 1
+    assert sorted(map(repr, one)) == sorted(map(repr, other))
 
 
 def test_a_short_window_gives_a_row_per_later_turn(tmp_path):

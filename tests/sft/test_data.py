@@ -15,7 +15,7 @@ from stages.common.errors import UsageError
 from stages.common.models import load_tokenizer
 from stages.common.rows import Row, action_spans
 from stages.interaction.actions import tool_prompt
-from stages.interaction.trajectory import Action, Trajectory, Turn
+from stages.interaction.trajectory import SLIP, Action, Trajectory, Turn
 from stages.sft.data import (
     Example,
     SftRows,
@@ -76,6 +76,33 @@ def test_an_episode_is_one_row_with_the_prompts_of_rl(tokenizer: Any) -> None:
     for place, turn in ((first, 0), (second, 1)):
         shown = encode_prompt(tokenizer, list(episode().turns[turn].messages))
         assert list(row.input_ids[:place]) == shown
+
+
+def test_a_slip_is_shown_and_not_learned(tokenizer: Any) -> None:
+    plain, turns = episode(), list(episode().turns)
+    turns[0] = replace(turns[0], info={SLIP: True})
+    slipping = episode(turns=tuple(turns))
+    (whole,) = build(tokenizer, episode_examples([plain])).train
+    (row,) = build(tokenizer, episode_examples([slipping])).train
+    assert row.input_ids == whole.input_ids and learned(tokenizer, row) == ["12"]
+    # Where a state is compressed nothing of it is left.
+    turns[1] = replace(turns[1], messages=(ASK, SEEN))
+    rows = build(tokenizer, episode_examples([episode(turns=tuple(turns))])).train
+    assert [learned(tokenizer, row) for row in rows] == [["12"]]
+    # Nor is stage 3 told that to reproduce it is to remember.
+    rows = build(tokenizer, episode_examples([slipping, plain]), held=0.5)
+    assert {reply for _, reply in rows.clean} <= {"12", CALL} and len(rows.clean) == 1
+    kept = [build(tokenizer, episode_examples([slipping] * 2), held=0.5).clean for _ in range(2)]
+    assert [reply for rows in kept for _, reply in rows] == ["12", "12"]
+
+
+def test_a_reply_of_weight_0_is_a_slip(tokenizer: Any, tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": CALL}
+    said = {"role": "assistant", "content": "12"}
+    rows = [{"messages": [ASK, call | {"weight": weight}, SEEN, said]} for weight in (0, 1)]
+    slip, plain = build(tokenizer, read_examples(write(tmp_path / "w.jsonl", rows))).train
+    assert slip.input_ids == plain.input_ids
+    assert learned(tokenizer, slip) == ["12"] and learned(tokenizer, plain) == [CALL, "12"]
 
 
 def test_a_compressed_state_makes_a_row_a_turn(tokenizer: Any) -> None:

@@ -86,12 +86,22 @@ class Environment(Protocol):
         ...
 
 
+class Slip(str):
+    """A demonstrated action that is wrong on purpose: it is done and shown, so that the recovery
+    from it can be learned, but not learned itself (noise injection, arXiv:1703.09327)."""
+
+    __slots__ = ()
+
+
 @runtime_checkable
 class Demonstrator(Protocol):
     """Optional: a scripted expert that can be imperfect in systematic, configurable ways."""
 
     def demonstrate(self, task: Task, seed: int) -> Sequence[str] | Any:
-        """A policy ``(observations so far) -> action text`` for one episode of this task."""
+        """A policy ``(observations so far) -> action text`` for one episode of this task.
+
+        What it returns may be a ``Slip``.
+        """
         ...
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stages.interaction.environments.base import Slip
 from stages.interaction.environments.sql import questions
-from stages.interaction.environments.sql.options import ExpertOptions
+from stages.interaction.environments.sql.options import MISTAKES, ExpertOptions
 from stages.interaction.environments.sql.questions import Question
+from stages.interaction.environments.sql.slips import misspelt, unreadable
 from stages.interaction.environments.sql.world import CHILD, PARENT
 from stages.interaction.trajectory import Message
 
@@ -56,6 +58,7 @@ class Expert:
         self._index = -1
         self._turn = -1
         self._repeat_at = -1
+        self._slipped = False
 
     def __call__(self, observations: Sequence[Message]) -> str:
         """The next action; ``observations`` are the environment's messages, newest last."""
@@ -100,7 +103,8 @@ class Expert:
     def _observe(self, text: str) -> None:
         """Learn from the newest observation, in the light of the call that caused it."""
         tool, argument = self._last
-        if text.startswith("error"):
+        if self._slipped or text.startswith("error"):
+            self._slipped = False
             return
         if tool == "list_tables":
             self._tables = text.split(", ")
@@ -174,12 +178,24 @@ class Expert:
             self._answered = argument
         if tool == "list_tables":
             return call_text(tool)
-        return call_text(tool, **{_ARGUMENT[tool]: argument})
+        name = _ARGUMENT[tool]
+        call = call_text(tool, **{name: argument})
+        # Drawn for only where asked for, so that other recipes' demonstrations stay as they were.
+        rate = self._habits.slip if tool != "answer" else 0.0
+        self._slipped = rate > 0 and self._happens(rate)
+        if not self._slipped:
+            return call
+        if broken := unreadable(call, self._rng):
+            return Slip(broken)
+        return Slip(call_text(tool, **{name: misspelt(argument, self._in_sight(), self._rng)}))
+
+    def _in_sight(self) -> list[str]:
+        return [*self._tables, *(name for names in self._seen().values() for name in names)]
 
 
 def mistaken(question: Question, habits: ExpertOptions, rng: random.Random) -> Question:
     """The question as a careless analyst understands it: the same mistake every time."""
-    draws = {name: rng.random() < getattr(habits, name) for name in type(habits).model_fields}
+    draws = {name: rng.random() < getattr(habits, name) for name in MISTAKES}
     joined = question.template.startswith("join")
     if draws["wrong_aggregate"] and question.function in ("MAX", "MIN"):
         question = replace(question, function="SUM")

@@ -33,7 +33,8 @@ class ExpertOptions(BaseModel):
 
     The first six spoil the answer and are systematic: always the same wrong form. Above one
     half they are what an imitator does when it decodes greedily (rarer ones average out).
-    The last four are recovered from, so they teach recovery and cost a turn or two.
+    The next three are recovered from, so they teach recovery, cost a turn or two, and are
+    imitated themselves; a slip is recovered from as well and not learned.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,11 +56,20 @@ class ExpertOptions(BaseModel):
         0.10, description="Describes a table that does not exist first, then recovers."
     )
     redundant_call: Probability = Field(0.08, description="Repeats one call.")
+    slip: Probability = Field(
+        0.0,
+        description="Of each describe and query: one word of it comes out wrong, then it is done "
+        "rightly. Stage 1 learns the second, not the first: what to do after an error.",
+    )
 
     @classmethod
     def clean(cls) -> ExpertOptions:
         """An expert without mistakes."""
         return cls(**dict.fromkeys(cls.model_fields, 0.0))
+
+
+MISTAKES = tuple(name for name in ExpertOptions.model_fields if name != "slip")
+"""Drawn for once per question."""
 
 
 class GeneratedOptions(ParallelOptions):
