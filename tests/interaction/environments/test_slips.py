@@ -12,7 +12,7 @@ from stages.interaction.arena import Arena
 from stages.interaction.environments.base import Slip
 from stages.interaction.environments.sql import ExpertOptions, SqlEnvironment, SqlOptions
 from stages.interaction.environments.sql.expert import call_text
-from stages.interaction.environments.sql.slips import misspelt, unreadable
+from stages.interaction.environments.sql.slips import miswritten, unreadable
 from stages.interaction.trajectory import SLIP, Trajectory
 from stages.recipe.rewards import RewardsSection
 from stages.recipe.state import StateSection
@@ -33,7 +33,10 @@ def acts(episode: Trajectory, *, slips: bool) -> list[str]:
 
 def test_without_its_slips_an_expert_does_what_it_does_without_slipping() -> None:
     slipping, plain = demonstrated(0.4), demonstrated(0.0)
-    assert [acts(e, slips=False) for e in slipping] == [acts(e, slips=False) for e in plain]
+    right = [acts(e, slips=False) for e in slipping]
+    assert [list(dict.fromkeys(row)) for row in right] == [acts(e, slips=False) for e in plain]
+    again = sum(len(row) - len(set(row)) for row in right)  # another look, every other time
+    assert 0.3 < again / sum(len(acts(e, slips=True)) for e in slipping) < 0.6
     assert all(e.success for e in slipping)
     assert not any(acts(e, slips=True) for e in plain)
     calls = [t.info.get(SLIP, False) for e in slipping for t in e.turns if _can_slip(t.action.text)]
@@ -61,13 +64,19 @@ def test_every_name_and_value_can_come_out_wrong_and_one_at_a_time() -> None:
     rng = random.Random(0)
     wrong = set()
     for _ in range(600):
-        said = misspelt(STATEMENT, ["orders", "users", "user_id", "city"], rng)
+        said = miswritten(STATEMENT, ["orders", "users", "user_id", "city"], rng)
         start = len(_common_start(said, STATEMENT))
         end = len(_common_start(said[::-1], STATEMENT[::-1]))
         assert said != STATEMENT and start + end >= len(STATEMENT) - len("Green Hill") - 1
         wrong.add(_word_at(STATEMENT, start))
     assert {"orders", "users", "user_id", "city", "Green Hill"} <= wrong
     assert not wrong & {"SELECT", "COUNT", "FROM", "JOIN", "USING", "WHERE"}
+
+
+def test_a_name_of_elsewhere_comes_in_half_of_the_time() -> None:
+    rng = random.Random(0)
+    said = [miswritten("forts", ["roads"], rng, {"forts": ["castles"]}) for _ in range(400)]
+    assert 0.4 < said.count("castles") / 400 < 0.6 and "forts" not in said
 
 
 def test_a_call_becomes_unreadable_now_and_then_where_it_can() -> None:
@@ -100,7 +109,7 @@ def _word_at(statement: str, place: int) -> str:
 @pytest.mark.parametrize("others", [[], ["a"], ["orders"]])
 def test_short_names_come_out_wrong_too(word: str, others: list[str]) -> None:
     rng = random.Random(1)
-    assert all(misspelt(word, others, rng) != word for _ in range(50))
+    assert all(miswritten(word, others, rng) != word for _ in range(50))
 
 
 def test_a_slip_is_text_that_says_what_it_is() -> None:

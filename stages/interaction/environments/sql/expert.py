@@ -12,7 +12,7 @@ from stages.interaction.environments.base import Slip
 from stages.interaction.environments.sql import questions
 from stages.interaction.environments.sql.options import MISTAKES, ExpertOptions
 from stages.interaction.environments.sql.questions import Question
-from stages.interaction.environments.sql.slips import misspelt, unreadable
+from stages.interaction.environments.sql.slips import miswritten, unreadable
 from stages.interaction.environments.sql.world import CHILD, PARENT
 from stages.interaction.trajectory import Message
 
@@ -22,6 +22,11 @@ _ARGUMENT = {"describe": "table", "query": "sql", "answer": "value"}
 def call_text(name: str, **arguments: Any) -> str:
     """An assistant turn in canonical form: one JSON call."""
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+
+
+LOOKS_AGAIN = 0.5
+"""How often the expert, before it puts a slip right, lists or describes once more. Who only sees
+calls put right at once, learns to copy its last one, wrong word and all."""
 
 
 class Expert:
@@ -59,6 +64,7 @@ class Expert:
         self._turn = -1
         self._repeat_at = -1
         self._slipped = False
+        self._look_again = False
 
     def __call__(self, observations: Sequence[Message]) -> str:
         """The next action; ``observations`` are the environment's messages, newest last."""
@@ -103,8 +109,11 @@ class Expert:
     def _observe(self, text: str) -> None:
         """Learn from the newest observation, in the light of the call that caused it."""
         tool, argument = self._last
-        if self._slipped or text.startswith("error"):
+        if self._slipped:
             self._slipped = False
+            self._look_again = self._happens(LOOKS_AGAIN)
+            return
+        if text.startswith("error"):
             return
         if tool == "list_tables":
             self._tables = text.split(", ")
@@ -136,6 +145,12 @@ class Expert:
 
     def _next(self) -> tuple[str, str]:
         question = self._question
+        if self._look_again:
+            self._look_again = False
+            described = list(self._seen())
+            if self._last[0] == "query" and described:
+                return "describe", described[-1]
+            return "list_tables", ""
         if self._result:
             return "answer", self._result
         if self._guess_table:
@@ -187,10 +202,19 @@ class Expert:
             return call
         if broken := unreadable(call, self._rng):
             return Slip(broken)
-        return Slip(call_text(tool, **{name: misspelt(argument, self._in_sight(), self._rng)}))
+        wrong = miswritten(argument, self._in_sight(), self._rng, self._synonyms())
+        return Slip(call_text(tool, **{name: wrong}))
 
     def _in_sight(self) -> list[str]:
         return [*self._tables, *(name for names in self._seen().values() for name in names)]
+
+    def _synonyms(self) -> dict[str, list[str]]:
+        """Name in use -> the other names that its role or concept could have had."""
+        return {
+            actual: [name for name in self._options[concept] if name != actual]
+            for concept, actual in self._actual.items()
+            if concept in self._options
+        }
 
 
 def mistaken(question: Question, habits: ExpertOptions, rng: random.Random) -> Question:

@@ -58,8 +58,9 @@ class ExpertOptions(BaseModel):
     redundant_call: Probability = Field(0.08, description="Repeats one call.")
     slip: Probability = Field(
         0.0,
-        description="Of each describe and query: one word of it comes out wrong, then it is done "
-        "rightly. Stage 1 learns the second, not the first: what to do after an error.",
+        description="Of each describe and query: one word of it comes out wrong, then, every other "
+        "time after another look, it is done rightly. Stage 1 learns what follows the slip, not "
+        "the slip: what to do after an error.",
     )
 
     @classmethod

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 _LITERAL = re.compile(r"'([^']+)'")
 _NAME = re.compile(r"\b[a-z]\w*")  # keywords and functions are in capitals
 UNREADABLE = 0.15
 """Of the slips in a statement with a literal: those that leave the call no valid JSON."""
+SYNONYM = 0.5
+"""Of the slips in a name that has synonyms: those that put one in its place."""
 
 
 def unreadable(call: str, rng: random.Random) -> str | None:
@@ -22,10 +25,16 @@ def unreadable(call: str, rng: random.Random) -> str | None:
     return broken if broken != call and rng.random() < UNREADABLE else None
 
 
-def misspelt(argument: str, others: Sequence[str], rng: random.Random) -> str:
+def miswritten(
+    argument: str,
+    others: Sequence[str],
+    rng: random.Random,
+    synonyms: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
     """A table's name, or a statement in SQL, with one name or literal of it wrong.
 
-    ``others``: names in sight, of which pieces get in.
+    ``others``: names in sight, of which pieces get in. ``synonyms`` of a name: what the same thing
+    is called elsewhere.
     """
     literals = [match.span(1) for match in _LITERAL.finditer(argument)]
     inside = [range(*span) for span in literals]
@@ -36,15 +45,19 @@ def misspelt(argument: str, others: Sequence[str], rng: random.Random) -> str:
     ]
     start, end = rng.choice([*names, *literals])
     word = argument[start:end]
-    wrong = _wrong(word, [other for other in others if other != word], rng)
+    elsewhere = synonyms.get(word)
+    if elsewhere and rng.random() < SYNONYM:
+        wrong = rng.choice(elsewhere)
+    else:
+        wrong = _misspelt(word, [other for other in others if other != word], rng)
     return argument[:start] + wrong + argument[end:]
 
 
-def _wrong(word: str, others: Sequence[str], rng: random.Random) -> str:
-    """Begun rightly and ended as another word, in another number, or with a blank before it."""
+def _misspelt(word: str, others: Sequence[str], rng: random.Random) -> str:
+    """Begun rightly and ended as another word, or in another number."""
     cut = rng.randrange(1, max(len(word), 2))
     other = rng.choice(others) if others else word[::-1]
     spliced = word[:cut] + other[rng.randrange(len(other)) :]
     number = word[:-1] if word.endswith("s") and len(word) > 1 else word + "s"
-    wrong = rng.choice((spliced, spliced, spliced, number, " " + word))
+    wrong = rng.choice((spliced, spliced, spliced, number))
     return wrong if wrong != word else word + "_" + word
