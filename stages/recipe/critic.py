@@ -97,7 +97,8 @@ class CriticSection(Section):
     """Only with ``trunk: shared``: the value loss trains the head and leaves the trunk alone."""
     frozen: bool = False
     """Only with an encoder's folder or id as trunk: it stands still, and what it makes of each text
-    is kept; the light trunk's network over that learns alone."""
+    is kept; one hidden layer over that and over the view in numbers learns alone. For a few hundred
+    episodes, on which a larger network learns the tasks by heart."""
     hidden_size: int = Field(96, ge=8)
     """Width of the light and scratch trunks, and of what learns over a frozen one."""
     layers: int = Field(6, ge=1)

@@ -1,23 +1,26 @@
-"""The frozen trunk: a sentence encoder that stands still under the light trunk's network.
+"""The frozen trunk: a sentence encoder that stands still, and one hidden layer over it.
 
-What the encoder makes of a text is worked out once and kept with the episode, so a fit costs what
-the light trunk's does; and a few hundred episodes, on which a tuned encoder would overfit, only
-have to teach a projection and a recurrence.
+What the encoder makes of a text is worked out once and kept with the episode, so a fit costs next
+to nothing. Some hundred episodes teach a network that reads whole embeddings which tasks it has
+seen, and nothing of new ones: it gets each text in a few fixed directions, beside the view in
+numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from stages.rl.critic.light import LightTrunk
+from stages.rl.critic.numbers import NUMBERS, view_numbers
+from stages.rl.critic.views import BETWEEN_FACTS, View
 
-BETWEEN_FACTS = "; "
-"""Facts are embedded one by one: most of them stay as they are from turn to turn."""
+DIRECTIONS = 8
+"""Of an embedding that the network reads: drawn once, orthogonal (Johnson and Lindenstrauss)."""
+SCALE = 0.3
+"""Of what it reads in them, where an embedding has a mean square of 1: the numbers speak louder."""
 
 
 class Embedder(Protocol):
@@ -28,17 +31,6 @@ class Embedder(Protocol):
     def embed(self, texts: list[str]) -> Any:
         """(n, size) float32."""
         ...
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Several texts as one row each, (n, size)."""
-
-    rows: Tensor
-
-    def __len__(self) -> int:
-        """How many texts."""
-        return self.rows.shape[0]
 
 
 class Standing:
@@ -60,22 +52,45 @@ class Standing:
         return found
 
 
-class FrozenTrunk(LightTrunk):
-    """``LightTrunk`` over an encoder's embeddings, which it projects to its own width."""
+class FrozenTrunk(nn.Module):
+    """Each view's numbers, and its goal, state, facts and newest exchange as the encoder has them.
+
+    forward: list of (T + 1, inputs) -> (sum of views, width) features.
+    """
+
+    directions: Tensor
 
     def __init__(self, encoder: Embedder, hidden_size: int, *, actions: bool = False) -> None:
-        super().__init__(hidden_size, actions=actions)
+        """``actions``: the views hold a proposed action that is to be judged."""
+        super().__init__()
+        self.width = hidden_size
+        self._actions = actions
         self._standing = Standing(encoder)
-        self.embed = nn.Linear(encoder.size, hidden_size)
+        drawn = torch.randn(encoder.size, DIRECTIONS, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("directions", torch.linalg.qr(drawn)[0])
+        texts = 5 if actions else 4
+        inputs = NUMBERS + texts * self.directions.shape[1]
+        self.join = nn.Sequential(nn.Linear(inputs, hidden_size), nn.GELU())
 
-    def _texts(self, texts: Sequence[str]) -> Embedded:
-        return Embedded(self._standing.rows(texts))
+    def prepare(self, views: Sequence[View]) -> Tensor:
+        """The T + 1 views of one episode as numbers, (T + 1, inputs)."""
+        newest = [v.history[-1] if v.history else None for v in views]
+        texts = [
+            self._standing.rows([views[-1].goal]).expand(len(views), -1),
+            self._standing.rows([f"{v.state} {v.checklist}" for v in views]),
+            self._facts([v.privileged for v in views]),
+            self._standing.rows([f"{e.action} {e.result}" if e else "" for e in newest]),
+        ]
+        texts += [self._standing.rows([v.action for v in views])] * self._actions
+        read = [rows @ self.directions.cpu() * SCALE for rows in texts]
+        return torch.cat([torch.tensor([view_numbers(v) for v in views]), *read], dim=-1)
 
-    def _facts(self, texts: Sequence[str]) -> Embedded:
-        """Each text as the mean of its facts."""
-        means = [self._standing.rows(text.split(BETWEEN_FACTS)).mean(0) for text in texts]
-        return Embedded(torch.stack(means))
+    def _facts(self, texts: Sequence[str]) -> Tensor:
+        """Each text as the mean of its facts, which are embedded one by one: most of them stay as
+        they are from turn to turn."""
+        return torch.stack([self._standing.rows(t.split(BETWEEN_FACTS)).mean(0) for t in texts])
 
-    def _embed(self, texts: Sequence[Any]) -> Tensor:
-        projected: Tensor = self.embed(torch.cat([t.rows for t in texts]))
-        return projected
+    def forward(self, episodes: Sequence[Tensor]) -> Tensor:
+        """Features of all views of the episodes, (sum of views, width)."""
+        features: Tensor = self.join(torch.cat(list(episodes)))
+        return features

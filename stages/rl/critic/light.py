@@ -172,12 +172,13 @@ def _numbers(view: View) -> list[float]:
         view.turn / 10,
         view.turns_left / 10,
         view.tokens_left / 1000,
-        _share(facts, last),
-        _share(facts, seen),
-        _share(goal, last),
+        share(facts, last),
+        share(facts, seen),
+        share(goal, last),
         1.0 if view.history and "error" in view.history[-1].result.lower() else 0.0,
     ]
 
 
-def _share(wanted: set[str], have: set[str]) -> float:
+def share(wanted: set[str], have: set[str]) -> float:
+    """Of the wanted words, how many are there."""
     return len(wanted & have) / len(wanted) if wanted else 0.0

@@ -20,6 +20,8 @@ from typing import Any
 from stages.interaction.states.checklist import render_checklist
 from stages.interaction.trajectory import Message, Trajectory, Turn
 
+BETWEEN_FACTS = "; "
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -128,7 +130,9 @@ def _tokens_left(trajectory: Trajectory, t: int, parts: ViewParts) -> int:
 
 def facts_as_text(facts: Mapping[str, Any]) -> str:
     """``name: value; name: value`` with lists spelled out; empty for no facts."""
-    return "; ".join(f"{name.replace('_', ' ')}: {_word(value)}" for name, value in facts.items())
+    return BETWEEN_FACTS.join(
+        f"{name.replace('_', ' ')}: {_word(value)}" for name, value in facts.items()
+    )
 
 
 def _word(value: Any) -> str:
