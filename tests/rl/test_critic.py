@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from stages.common.errors import UsageError
 from stages.interaction.trajectory import Action
 from stages.rl.critic.encoder import EncoderTrunk
 from stages.rl.critic.learner import CriticLearner, FitPlan
@@ -257,8 +258,14 @@ def test_light_critic_saves_and_loads(tmp_path):
     torch.testing.assert_close(network(views), again(views))
 
 
+def test_a_critic_of_another_shape_is_refused_in_one_sentence(tmp_path):
+    """As one is that an earlier version saved under options that this one reads as well."""
+    save_critic(CriticNetwork(LightTrunk(8)), tmp_path, {"hidden_size": 16})
+    with pytest.raises(UsageError, match=r"safetensors describes no critic that this"):
+        load_critic(tmp_path)
+
+
 def test_an_unknown_trunk_is_explained(tmp_path):
-    from stages.common.errors import UsageError
     from stages.recipe.critic import CriticSection
     from stages.rl.critic.trunks import build_trunk
 

@@ -92,9 +92,7 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
     try:
         critic = CriticSection.model_validate(options)
     except ValidationError:
-        raise UsageError(
-            f"{folder / CONFIG} describes no critic that this version knows; train it again."
-        ) from None
+        raise UsageError(_unknown(folder / CONFIG)) from None
     if critic.shared or critic.kind == "advantage":
         raise UsageError(
             f"{folder} holds a critic of kind {critic.kind} on trunk {critic.trunk}, expected one "
@@ -110,8 +108,15 @@ def load_critic(folder: Path) -> tuple[Network, dict[str, Any]]:
             else EncoderTrunk.restore(folder / ENCODER, max_tokens=budget)
         ),
     )
-    load_model(network, str(folder / WEIGHTS))
+    try:
+        load_model(network, str(folder / WEIGHTS))
+    except RuntimeError:  # other names or sizes
+        raise UsageError(_unknown(folder / WEIGHTS)) from None
     return network, options
+
+
+def _unknown(file: Path) -> str:
+    return f"{file} describes no critic that this version knows; train it again."
 
 
 def fitting_weights(network: Network, critic: CriticSection, folder: Path) -> dict[str, Tensor]:
