@@ -82,14 +82,14 @@ def dialogue_rows(trajectory: Trajectory) -> list[Row]:
     turns = trajectory.turns
     whole = next((i for i in range(1, len(turns)) if not _extends(turns[i - 1], turns[i])), None)
     first = turns[:whole]
-    learned = [turn for turn in turns if not turn.info.get(SLIP)]
+    slips = [bool(turn.info.get(SLIP)) for turn in turns]
     messages = [*first[-1].messages, _reply(first[-1])]
-    for turn in first:
-        if turn not in learned:
+    for turn, slip in zip(first, slips, strict=False):
+        if slip:
             messages[len(turn.messages)] = messages[len(turn.messages)] | UNLEARNED
-    rows: list[Row] = [{"messages": messages, **facts}] if learned[:1] == [first[0]] else []
-    for turn in turns[len(first) :]:
-        if turn in learned:
+    rows: list[Row] = [] if all(slips[: len(first)]) else [{"messages": messages, **facts}]
+    for turn, slip in list(zip(turns, slips, strict=True))[len(first) :]:
+        if not slip:
             rows.append({"prompt": list(turn.messages), "completion": [_reply(turn)], **facts})
     return rows
 

@@ -61,7 +61,9 @@ def test_demonstrations_are_one_dialogue_an_episode(tmp_path, capsys):
 def test_what_an_expert_slips_in_is_learned_from_its_file_as_little_as_without(tmp_path, exchanges):
     path = tmp_path / "rows.jsonl"
     recipe = recipe_of(exchanges=exchanges)
-    expert = recipe.environment.expert.model_copy(update={"slip": 0.4})
+    # A table is guessed at first, so that the first action can be a slip.
+    habits = {"slip": 0.4, "guessed_table": 0.5}
+    expert = recipe.environment.expert.model_copy(update=habits)
     environment = recipe.environment.model_copy(update={"expert": expert})
     recipe = recipe.model_copy(update={"environment": environment})
     collect.collect_command(recipe, "demonstrations", output=path)
