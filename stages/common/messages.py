@@ -90,6 +90,11 @@ def read_message(place: str, item: Any) -> Message:
     return {"role": role, "content": text} | _weight(place, item.get("weight"))
 
 
+def is_learned(message: Message) -> bool:
+    """Whether a reply is to be learned, not only shown to those after it."""
+    return message.get("weight") != 0
+
+
 def _weight(place: str, value: Any) -> dict[str, int]:
     """OpenAI's mark of a reply that is shown and not learned: a weight of 0."""
     if value not in (None, 0, 1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.common.errors import UsageError, kind_of
-from stages.common.messages import UNLEARNED, Message, read_message, read_messages
+from stages.common.messages import UNLEARNED, Message, is_learned, read_message, read_messages
 
 Row = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def read_dialogue(place: str, row: Row) -> Dialogue:
             f"{place} has no assistant message, so there is nothing to learn; leave the row out."
         )
     replies = [m for m in messages if m["role"] == "assistant"][-1 if last_only else 0 :]
-    learned = [m for m in replies if m.get("weight") != 0]
+    learned = [m for m in replies if is_learned(m)]
     if not learned:
         raise UsageError(
             f"{place} has a weight of 0 at every reply, so there is nothing to learn; leave the "
@@ -162,9 +162,8 @@ def merge_assistants(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         if merged and message["role"] == merged[-1]["role"] == "assistant":
             texts = [m["content"] for m in (merged[-1], message) if m["content"]]
-            both = merged[-1].get("weight") == message.get("weight") == 0
-            merged[-1] = {"role": "assistant", "content": "\n".join(texts)}
-            merged[-1] |= UNLEARNED if both else {}
+            mark = {} if is_learned(merged[-1]) or is_learned(message) else UNLEARNED
+            merged[-1] = {"role": "assistant", "content": "\n".join(texts)} | mark
         else:
             merged.append(message)
     return merged

@@ -20,7 +20,7 @@ from stages.common.chat import (
     stop_ids,
 )
 from stages.common.errors import UsageError
-from stages.common.messages import Message, with_system
+from stages.common.messages import Message, is_learned, with_system
 from stages.common.records import Record, read_records
 from stages.common.rows import Row, cut_row
 from stages.common.shapes import read_dialogue
@@ -147,7 +147,7 @@ def _example(record: Record) -> Example:
         messages = with_system(messages, tool_prompt(dialogue.tools))
     exchanges = dialogue_exchanges(messages, last_reply_only=dialogue.last_reply_only)
     replies = [m for m in dialogue.messages if m["role"] == "assistant"][-len(exchanges) :]
-    slips = frozenset(place for place, m in enumerate(replies) if m.get("weight") == 0)
+    slips = frozenset(place for place, m in enumerate(replies) if not is_learned(m))
     return Example(tuple(exchanges), dialogue.success, slips)
 
 

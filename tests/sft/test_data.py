@@ -90,10 +90,8 @@ def test_a_slip_is_shown_and_not_learned(tokenizer: Any) -> None:
     rows = build(tokenizer, episode_examples([episode(turns=tuple(turns))])).train
     assert [learned(tokenizer, row) for row in rows] == [["12"]]
     # Nor is stage 3 told that to reproduce it is to remember.
-    rows = build(tokenizer, episode_examples([slipping, plain]), held=0.5)
-    assert {reply for _, reply in rows.clean} <= {"12", CALL} and len(rows.clean) == 1
-    kept = [build(tokenizer, episode_examples([slipping] * 2), held=0.5).clean for _ in range(2)]
-    assert [reply for rows in kept for _, reply in rows] == ["12", "12"]
+    rows = build(tokenizer, episode_examples([slipping] * 2), held=0.5)
+    assert [reply for _, reply in rows.clean] == ["12"]
 
 
 def test_a_reply_of_weight_0_is_a_slip(tokenizer: Any, tmp_path: Path) -> None:

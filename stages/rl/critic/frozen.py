@@ -82,7 +82,7 @@ class FrozenTrunk(nn.Module):
             self._standing.rows([f"{e.action} {e.result}" if e else "" for e in newest]),
         ]
         texts += [self._standing.rows([v.action for v in views])] * self._actions
-        read = [rows @ self.directions.cpu() * SCALE for rows in texts]
+        read = [rows @ self.directions * SCALE for rows in texts]
         return torch.cat([torch.tensor([view_numbers(v) for v in views]), *read], dim=-1)
 
     def _facts(self, texts: Sequence[str]) -> Tensor:

@@ -164,21 +164,25 @@ class LightTrunk(nn.Module):
 
 
 def _numbers(view: View) -> list[float]:
-    facts, goal = set(words(view.privileged)), set(words(view.goal))
-    acted = view.action or (view.history[-1].action if view.history else "")
-    last = set(words(acted))
-    seen = {w for e in view.history for w in words(f"{e.action} {e.result}")}
     return [
         view.turn / 10,
         view.turns_left / 10,
         view.tokens_left / 1000,
-        share(facts, last),
-        share(facts, seen),
-        share(goal, last),
+        *agreement(view),
         1.0 if view.history and "error" in view.history[-1].result.lower() else 0.0,
     ]
 
 
-def share(wanted: set[str], have: set[str]) -> float:
-    """Of the wanted words, how many are there."""
+def agreement(view: View) -> list[float]:
+    """Of the words of the facts, which share the newest action has, and which all that was done and
+    seen; of those of the goal, which share the newest action has. A proposed action is the newest.
+    """
+    facts, goal = set(words(view.privileged)), set(words(view.goal))
+    acted = view.action or (view.history[-1].action if view.history else "")
+    last = set(words(acted))
+    seen = {w for e in view.history for w in words(f"{e.action} {e.result}")}
+    return [_share(facts, last), _share(facts, seen), _share(goal, last)]
+
+
+def _share(wanted: set[str], have: set[str]) -> float:
     return len(wanted & have) / len(wanted) if wanted else 0.0

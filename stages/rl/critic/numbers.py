@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from stages.rl.critic.light import bucket, share, words
+from stages.rl.critic.light import agreement, bucket
 from stages.rl.critic.views import BETWEEN_FACTS, View
 
 TURNS = 9
@@ -23,15 +23,10 @@ def view_numbers(view: View) -> list[float]:
     """``NUMBERS`` numbers, most of them within [0, 2]; what the recipe hides from the view is 0."""
     acted = [e.action for e in view.history]
     failed = [e.result.lower().startswith("error") for e in view.history]
-    goal, facts = set(words(view.goal)), set(words(view.privileged))
-    last = set(words(view.action or (acted[-1] if acted else "")))
-    seen = {w for e in view.history for w in words(f"{e.action} {e.result}")}
     return [
         view.turns_left / 3,
         view.tokens_left / 1000,
-        share(facts, last),
-        share(facts, seen),
-        share(goal, last),
+        *agreement(view),
         *(float(k == min(view.turn, TURNS - 1)) for k in range(TURNS)),
         float(bool(failed) and failed[-1]),
         sum(failed) / 2,
